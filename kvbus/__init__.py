@@ -1,0 +1,1 @@
+"""kvbus: a ZeroMQ bus for KV-cache events between inference workers and KV-aware routers."""
