@@ -12,7 +12,7 @@ would call the first three equal, so `__eq__` and `__hash__` compare a canonical
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,7 @@ __all__ = [
     "UnknownEvent",
 ]
 
-BlockHash = Union[int, bytes]
+BlockHash: TypeAlias = int | bytes
 """An opaque block identity: an integer in [−2⁶³, 2⁶⁴) or a raw digest. Compare, never compute."""
 
 _identity_encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -171,7 +171,7 @@ class UnknownEvent(_Valued, frozen=True, eq=False, kw_only=False):
     is_array: bool = False
 
 
-Event = Union[BlockStored, BlockRemoved, AllBlocksCleared, UnknownEvent]
+Event: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared | UnknownEvent
 """Any event that can stand in a batch."""
 
 
