@@ -1,0 +1,1 @@
+"""The tests; a package so that its modules are found as `tests.shared_data` whatever else is installed."""
