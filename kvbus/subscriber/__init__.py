@@ -1,0 +1,1 @@
+"""The subscriber: a pure core (`node`) under a thin shell that owns the sockets."""
