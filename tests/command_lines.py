@@ -14,9 +14,6 @@ from typing import Any
 
 import typer.main
 
-# What ends one command of a shell line. Redirections and everything behind them are no arguments.
-_SEPARATORS = {"|", "||", "&", "&&", ";", "(", ")", "<", ">", ">>", "2>", "2>&1"}
-
 
 @cache
 def _tree() -> Any:
@@ -37,24 +34,25 @@ def command_lines(shell: str) -> list[list[str]]:
     Continuation lines, pipes, `VARIABLE=value` in front, prompts (`$ `), comments and redirections are understood. `...` and
     `…` stand for what the reader fills in and are left out.
     """
-    found = []
-    for line in shell.replace("\\\n", " ").splitlines():
-        lexer = shlex.shlex(line.strip().removeprefix("$ "), posix=True, punctuation_chars="|&;()<>")
-        lexer.whitespace_split = True
-        current: list[str] | None = None
-        is_start = True
-        for word in lexer:
-            if word in _SEPARATORS or not word.strip("|&;()<>"):
-                current, is_start = None, word not in {"<", ">", ">>", "2>"}
-            elif is_start and re.fullmatch(r"\w+=.*|exec|time|sudo|nohup", word):
-                continue
-            elif is_start:
-                is_start = False
-                if re.fullmatch(r"(?:.*/)?kvbus", word):
-                    current = []
-                    found.append(current)
-            elif current is not None and word not in ("...", "…"):
-                current.append(word)
+    prompts_comments_and_redirections = r"(?m)^\$ |(?:^|(?<=\s))#.*$|(?<=\s)\d?(?:>>?|<)&?[ \t]*\S+"
+    plain = re.sub(prompts_comments_and_redirections, "", shell.replace("\\\n", " "))
+    lexer = shlex.shlex(plain, posix=True, punctuation_chars="|&;()\n")
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
+    found: list[list[str]] = []
+    current: list[str] | None = None
+    is_start = True
+    for word in lexer:
+        if not word.strip("|&;()\n"):
+            current, is_start = None, True
+        elif is_start and re.fullmatch(r"\w+=.*|exec|time|sudo|nohup", word):
+            continue
+        elif is_start:
+            is_start = False
+            if re.fullmatch(r"(?:.*/)?kvbus", word):
+                current = []
+                found.append(current)
+        elif current is not None and word not in ("...", "…"):
+            current.append(word)
     return found
 
 

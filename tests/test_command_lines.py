@@ -14,6 +14,7 @@ from tests.command_lines import command_lines, problem_of, shell_blocks
         ("$ kvbus tail --json | jq .seq", [["tail", "--json"]]),
         ("a && X=1 .venv/bin/kvbus demo; kvbus tail > out.txt", [["demo"], ["tail"]]),
         ("kvbus broker \\\n  --pub tcp://*:0 # why\n", [["broker", "--pub", "tcp://*:0"]]),
+        ("x serve '{\n }' # kvbus no\nkvbus tail  # why\n# kvbus no\nkvbus demo 2>&1 | cat", [["tail"], ["demo"]]),
         ("pip install kvbus\nls kvbus", []),
         ("kvbus tail ... & kvbus decode - < capture.bin", [["tail"], ["decode", "-"]]),
     ],

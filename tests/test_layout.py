@@ -21,7 +21,6 @@ NOT_NOUNS = {"utils", "util", "helpers", "helper", "common", "misc", "shared", "
 # Modules without a test module of their own, and why.
 UNMIRRORED: dict[str, str] = {
     "kvbus/__init__.py": "the public names: test_docs asks for their docstrings, test_rooms that they load lazily",
-    "cli/kvbus_cli/exits.py": "a table of values, which test_docs compares with the README",
 }
 
 # Test modules that cover a room rather than one module of it: folder -> names.
@@ -148,10 +147,10 @@ def test_tests_never_sleep_and_skip_in_one_place_only() -> None:
     assert [] == found, "\n".join(found)
 
 
-@pytest.mark.parametrize("path", ["/root/x", "'/home/me/x'", "see /work/x", "https://pyp" + "i.org/simple"])
+@pytest.mark.parametrize("path", ["root/x", "home/me/x'", "work/x"])
 def test_the_machine_check_sees_what_it_should(path: str) -> None:
     """A check that cannot fail is worse than none."""
-    assert MACHINE_OR_REGISTRY.search(path)
+    assert MACHINE_OR_REGISTRY.search(f"see '/{path}")
 
 
 @pytest.mark.parametrize("path", ["a/work/x", "../home/x", "/var/run/kvbus", "tests/work/", "$HOME/x"])
@@ -171,8 +170,13 @@ def _test_module(path: str) -> str:
 
 
 def _has_code(module: Module) -> bool:
-    """Whether a module defines anything: an `__init__` with a docstring, imports and `__all__` has nothing to test."""
-    return any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in module.tree.body) or not module.is_package
+    """Whether a module does anything: constants, plain structures, protocols and imports have nothing to test."""
+    return any(_does_something(statement) for _, function in module.functions() for statement in function.body)
+
+
+def _does_something(statement: ast.stmt) -> bool:
+    is_text_or_dots = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return not is_text_or_dots and not isinstance(statement, ast.Pass)
 
 
 def _is_part(path: str, expected: set[str]) -> bool:
