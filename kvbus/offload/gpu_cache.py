@@ -1,9 +1,9 @@
 """Which of its blocks a request finds in the GPU's prefix cache, and which it gets.
 
 Follows vLLM's `KVCacheManager` and its coordinators. Every KV-cache group has a block table of its own per request, over one
-shared pool. A full-attention group needs all blocks of the prefix; a sliding-window group needs those that its window reaches back
-to, and gives up the rest as the request moves on; a Mamba group needs the last state only. So a hit is the longest prefix, at
-a multiple of the scheduler's block size, of which every group has what it needs.
+shared pool. A full-attention group needs all blocks of the prefix; a sliding-window group needs those that its window
+reaches back to, and gives up the rest as the request moves on; a Mamba group needs the last state only. So a hit is the longest
+prefix, at a multiple of the scheduler's block size, of which every group has what it needs.
 
 Hashes are those of the smallest blocks. A group with larger blocks knows a block by the hash of the last small block in it,
 which covers everything in front of it, and so all of the block.

@@ -26,12 +26,12 @@ class EngineStep(NamedTuple):
     """What one step of an engine did.
 
     Attributes:
-        index: Number of the step among those with events, from 0.
+        step_index: Number of the step among those with events, from 0.
         time_ns: When, nanoseconds from the start of the trace.
         events: What happened, in order; never empty.
     """
 
-    index: int
+    step_index: int
     time_ns: int
     events: list[Event]
 
@@ -128,7 +128,7 @@ class RankSchedule:
 
         Cost: holds the batches of the longest lag.
         """
-        self._last_step_index = step.index
+        self._last_step_index = step.step_index
         for number, rank in enumerate(self._ranks):
             self._gather(number, rank, step)
         due: list[RankBatch] = []
@@ -154,7 +154,7 @@ class RankSchedule:
         rank.gathered += events
         rank.held_steps += 1
         if rank.held_steps >= HELD_STEPS_MAX or rank.rng.random() >= self._options.hold_probability:
-            self._cut(number, rank, step.time_ns, step.index)
+            self._cut(number, rank, step.time_ns, step.step_index)
 
     def _cut(self, number: int, rank: _Rank, time_ns: int, step_index: int | None) -> None:
         """Make one batch of what a rank has gathered; it goes out after the rank's last one."""

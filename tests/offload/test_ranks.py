@@ -76,7 +76,7 @@ def test_the_end_of_a_step_is_marked_where_a_batch_ends_with_it() -> None:
     total = 0
     for step in steps():
         total += len(step.events)
-        stops[step.index] = total
+        stops[step.step_index] = total
     batches = play(RankOptions(count=2, split_probability=0.5))
     assert {None, int} == {type(batch.step_index) if batch.step_index is not None else None for batch in batches}
     for batch in batches:
