@@ -12,7 +12,8 @@ would call the first three equal, so `__eq__` and `__hash__` compare a canonical
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -23,8 +24,11 @@ __all__ = [
     "BlockStored",
     "Event",
     "EventBatch",
+    "EventKind",
+    "Facets",
     "Rejected",
     "UnknownEvent",
+    "facets_of",
 ]
 
 BlockHash: TypeAlias = int | bytes
@@ -46,8 +50,16 @@ class _Valued(msgspec.Struct, frozen=True, eq=False):
             OverflowError: An integer outside 64 bits, which msgpack cannot carry.
             TypeError: A value that msgpack cannot carry, put in by hand.
         """
-        values = [(name, value) for name in self.__struct_fields__ if _says_something(value := getattr(self, name))]
-        return _identity_encoder.encode((type(self).__name__, values))
+        values = [
+            (name, value)
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) is not None
+            and (name not in _OPEN_FIELDS or (value := _without_nils(value)))
+        ]
+        try:
+            return _identity_encoder.encode((type(self).__name__, values))
+        except TypeError:
+            return _identity_encoder.encode((type(self).__name__, _sortable(values)))
 
     def __eq__(self, other: object) -> bool:
         """Equal when of one type and of the same value in every field."""
@@ -60,9 +72,26 @@ class _Valued(msgspec.Struct, frozen=True, eq=False):
         return hash(self.identity())
 
 
-def _says_something(value: object) -> bool:
-    """Tell whether a field is set: nil, an empty `extra` and an empty `surplus` say nothing, an empty list does."""
-    return value is not None and value != {} and value != ()
+_OPEN_FIELDS = frozenset({"extra", "fields", "slots", "surplus"})
+"""Fields that hold what has no field of its own; nothing in them is the same as no such field."""
+
+
+def _sortable(value: Any) -> Any:
+    """Replace maps by sorted pairs of encoded keys and values: msgspec sorts only keys that are text."""
+    if isinstance(value, dict):
+        pairs = [(_identity_encoder.encode(key), _sortable(item)) for key, item in value.items()]
+        return {"": sorted(pairs, key=lambda pair: pair[0])}
+    return [_sortable(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _without_nils(value: dict[str, Any] | tuple[Any, ...]) -> dict[str, Any] | tuple[Any, ...]:
+    """Leave out what says nothing: a nil under a name, and nils at the end of a run of slots."""
+    if isinstance(value, dict):
+        return {name: item for name, item in value.items() if item is not None}
+    stop = len(value)
+    while stop and value[stop - 1] is None:
+        stop -= 1
+    return value[:stop]
 
 
 class BlockStored(_Valued, frozen=True, eq=False, kw_only=False):
@@ -142,7 +171,7 @@ class AllBlocksCleared(_Valued, frozen=True, eq=False, kw_only=False):
     """The publisher's cache was reset. Without a scope of its own it is about every medium and every owner.
 
     Attributes:
-        extra: Fields by name; `medium` and `ownership` here are a scope (ATOM's second array element reads as `medium`).
+        extra: Fields by name; text in `medium` or `ownership` is a scope (ATOM's second array element reads as `medium`).
         surplus: Array slots beyond every known one, without trailing nils.
     """
 
@@ -151,8 +180,12 @@ class AllBlocksCleared(_Valued, frozen=True, eq=False, kw_only=False):
 
     @property
     def is_scoped(self) -> bool:
-        """Whether it names a medium or an owner, and so leaves the rest alone."""
-        return self.extra.get("medium") is not None or self.extra.get("ownership") is not None
+        """Whether it names a medium or an owner, and so leaves the rest alone.
+
+        A scope that is not text cannot be understood, and a clear that is not understood is about everything: dropping
+        too much is safe, keeping a block that is gone is a lie.
+        """
+        return isinstance(self.extra.get("medium"), str) or isinstance(self.extra.get("ownership"), str)
 
 
 class UnknownEvent(_Valued, frozen=True, eq=False, kw_only=False):
@@ -173,6 +206,81 @@ class UnknownEvent(_Valued, frozen=True, eq=False, kw_only=False):
 
 Event: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared | UnknownEvent
 """Any event that can stand in a batch."""
+
+
+class EventKind(str, Enum):
+    """What an event does to residency.
+
+    A text enumeration, so that it hashes and compares in C: facets are keys of dictionaries on the hot path.
+    """
+
+    STORED = "stored"
+    REMOVED = "removed"
+    CLEARED = "cleared"
+    UNKNOWN = "unknown"
+
+
+class Facets(NamedTuple):
+    """What filters look at, and nothing else: few distinct values in a running system, so that verdicts can be cached.
+
+    Attributes:
+        kind: What the event does.
+        medium: As in the event, spelled as the producer spells it; for a clear, its own scope.
+        ownership: As in the event; for a clear, its own scope.
+        locality: As in the event.
+        group_idx: As in the event.
+        spec_kind: `kv_cache_spec_kind` of a store, and of a removal where a producer adds it (usually `None` there).
+    """
+
+    kind: EventKind
+    medium: str | None = None
+    ownership: str | None = None
+    locality: str | None = None
+    group_idx: int | None = None
+    spec_kind: str | None = None
+
+
+def facets_of(event: Event) -> Facets:
+    """Return what filters look at.
+
+    An unknown event in map form is filtered by the fields that it has in common with the known ones, where they have the
+    right type; in array form nothing can be known about its slots.
+
+    Args:
+        event: Any event.
+
+    Returns:
+        Its facets; equal to those that `kvbus.wire.head.read_head` finds in the encoded event.
+    """
+    if isinstance(event, BlockStored):
+        return Facets(
+            EventKind.STORED,
+            event.medium,
+            event.ownership,
+            event.locality,
+            event.group_idx,
+            event.kv_cache_spec_kind,
+        )
+    if isinstance(event, BlockRemoved):
+        kind = _text_or_none(event.extra.get("kv_cache_spec_kind"))
+        return Facets(EventKind.REMOVED, event.medium, event.ownership, event.locality, event.group_idx, kind)
+    if isinstance(event, AllBlocksCleared):
+        scope = event.extra
+        return Facets(EventKind.CLEARED, _text_or_none(scope.get("medium")), _text_or_none(scope.get("ownership")))
+    fields = event.fields
+    group_idx = fields.get("group_idx")
+    return Facets(
+        EventKind.UNKNOWN,
+        _text_or_none(fields.get("medium")),
+        _text_or_none(fields.get("ownership")),
+        _text_or_none(fields.get("locality")),
+        group_idx if type(group_idx) is int else None,
+        _text_or_none(fields.get("kv_cache_spec_kind")),
+    )
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 class Rejected(msgspec.Struct, frozen=True):

@@ -1,0 +1,84 @@
+"""Whole batches, from bytes to values and back. Every field is judged; the broker's way, which judges a few, is `head.py`."""
+
+from __future__ import annotations
+
+from kvbus.errors import DecodeError, UsageError, WireError
+from kvbus.events import Event, EventBatch, Rejected
+from kvbus.wire.envelope import join_batch, split_batch
+from kvbus.wire.limits import ODD_BYTES_MAX, TooDeepError
+from kvbus.wire.reading import decode_event, read_by_field, read_by_type, unwrap
+from kvbus.wire.writing import Encoding, encode_event
+
+__all__ = ["Encoding", "decode_batch", "decode_event", "encode_batch", "encode_event"]
+
+
+def decode_batch(payload: bytes) -> EventBatch:
+    """Decode one payload of any producer.
+
+    Args:
+        payload: One payload frame.
+
+    Returns:
+        The batch. An event that cannot be read stands in `rejected` with its place and the reason, and its neighbours
+        are as if it had not been there.
+
+    Raises:
+        DecodeError: The envelope cannot be read (as `split_batch`), or something in it is nested beyond `NESTING_MAX`;
+            reach: this batch.
+
+    Cost: 5 to 6 µs an event of 500 bytes. Memory: at worst twelve times the payload, and 300 MB for unusual events.
+    """
+    envelope = split_batch(payload)
+    events: list[Event] = []
+    rejected: list[Rejected] = []
+    odd_bytes = 0
+    for index, raw in enumerate(envelope.events):
+        path = f"$[1][{index}]"
+        try:
+            inner = unwrap(raw, path)
+            event = read_by_type(inner, path)
+            if event is None:
+                odd_bytes += len(inner)
+                if odd_bytes > ODD_BYTES_MAX:
+                    raise DecodeError(path, f"more than {ODD_BYTES_MAX} bytes of unusual events in one batch")
+                event = read_by_field(inner, path)
+        except TooDeepError:
+            raise
+        except DecodeError as error:
+            rejected.append(Rejected(index, error.path, error.reason))
+        else:
+            events.append(event)
+    return EventBatch(envelope.ts, events, envelope.data_parallel_rank, rejected)
+
+
+def encode_batch(batch: EventBatch, encoding: Encoding = "map") -> bytes:
+    """Encode a batch: three elements, float `ts`, all events in one form.
+
+    Args:
+        batch: What to say. It is judged as a receiver would judge it, so that nothing goes out that is refused there.
+        encoding: `"map"`: byte for byte what vLLM 0.33 writes for the same events. `"array"`: what vLLM 0.23 wrote.
+
+    Returns:
+        The payload. Decoding it gives equal events, whichever the encoding.
+
+    Raises:
+        UsageError: `encoding` is neither; `rejected` is not empty; `ts` is not finite; a rank outside 0 … 2⁶⁴−1; or an
+            event that cannot be encoded or that a receiver would refuse (the text names its index and field).
+
+    Cost: 6 to 7 µs an event of 500 bytes, two thirds of it for the judgement.
+    """
+    if encoding not in ("map", "array"):
+        raise UsageError(f"encoding {encoding!r}: neither 'map' nor 'array'")
+    if batch.rejected:
+        raise UsageError(f"a batch with {len(batch.rejected)} rejected events cannot be encoded")
+    raws: list[bytes] = []
+    for index, event in enumerate(batch.events):
+        try:
+            raw = encode_event(event, encoding)
+            decode_event(raw, f"events[{index}]")
+        except UsageError as error:
+            raise UsageError(f"events[{index}]: {error}") from None
+        except WireError as error:
+            raise UsageError(str(error)) from None
+        raws.append(raw)
+    return join_batch(batch.ts, raws, batch.data_parallel_rank)

@@ -1,0 +1,124 @@
+"""What the wire may ask of us at most, and how what msgspec says becomes a `DecodeError`.
+
+Python objects are much larger than the bytes that ask for them: an empty list is one byte on the wire and 56 in memory. So where
+a type pins down what a value may hold, only the payload's size bounds it; where nothing does (unknown fields, unknown
+events, extensions), the bytes, the count and the depth are bounded as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kvbus.errors import DecodeError
+
+PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
+"""Longest payload that is read. A scheduler step of a million tokens takes 5 MB; three times that."""
+
+EVENTS_PER_BATCH_MAX = 262_144
+"""Most events in one batch: a million-block pool evicted in four steps. Each costs about 100 bytes before it is looked at."""
+
+ENVELOPE_ELEMENTS_MAX = 64
+"""Most elements of an envelope, where engines use three: room for what they may append."""
+
+EVENT_FIELDS_MAX = 1_024
+"""Most fields or slots of one event, where engines use twenty."""
+
+FREE_BYTES_MAX = 1024 * 1024
+"""Longest value without a type of its own (an unknown field, an unknown event): at worst 72 MB of empty containers."""
+
+ODD_BYTES_MAX = 4 * 1024 * 1024
+"""Most bytes, in one batch, of events that must be read field by field; 300 MB at worst while they are being read."""
+
+NESTING_MAX = 64
+"""Deepest nesting of a value without a type of its own. Engines reach six."""
+
+UNREADABLE = (msgspec.MsgspecError, RecursionError, MemoryError, OverflowError, ValueError, TypeError)
+"""Whatever msgspec raises for bytes that are not what is asked for; `UnicodeDecodeError` is a `ValueError`."""
+
+_QUOTED_CHARS_MAX = 64
+"""Most that an error text quotes of a payload."""
+
+_free_decoder = msgspec.msgpack.Decoder()
+
+
+class TooDeepError(DecodeError):
+    """Nesting that no producer needs. It takes the batch with it: this is an attack or garbage, not one event gone wrong."""
+
+
+def blame(error: BaseException, path: str) -> DecodeError:
+    """Turn what msgspec raised into our error; nothing of the payload is quoted.
+
+    Args:
+        error: One of `UNREADABLE`.
+        path: Where the bytes that were decoded stand in the payload.
+
+    Returns:
+        The error to raise: with a longer path where msgspec says where inside.
+    """
+    if isinstance(error, RecursionError):
+        return TooDeepError(path, "nested too deeply")
+    if isinstance(error, MemoryError):
+        return DecodeError(path, "too large for the memory at hand")
+    text, _, inside = str(error).partition(" - at `")
+    if isinstance(error, UnicodeDecodeError):
+        text = "text that is not UTF-8"
+    elif isinstance(error, msgspec.ValidationError) and text.startswith("Invalid value"):
+        text = "value outside those known"
+    reason = text.replace("`", "")
+    return DecodeError(
+        path + inside.rstrip("`").removeprefix("key in ").removeprefix("$"), reason[:1].lower() + reason[1:]
+    )
+
+
+def quoted(text: str) -> str:
+    """Return text from a payload as an error may show it: escaped, and cut after 64 characters."""
+    return ascii(text if len(text) <= _QUOTED_CHARS_MAX else text[:_QUOTED_CHARS_MAX] + "…")
+
+
+def decode_free(raw: msgspec.Raw | bytes, path: str) -> Any:
+    """Decode a value that has no type of its own, within bounds.
+
+    Args:
+        raw: One msgpack value.
+        path: Where it stands in the payload.
+
+    Returns:
+        Its value: containers as lists and dictionaries, bin as bytes, extension types as msgspec gives them.
+
+    Raises:
+        TooDeepError: Nested deeper than `NESTING_MAX`.
+        DecodeError: Longer than `FREE_BYTES_MAX`, or not one msgpack value.
+
+    Cost: O(bytes).
+    """
+    size_bytes = len(raw)
+    if size_bytes > FREE_BYTES_MAX:
+        raise DecodeError(path, f"{size_bytes} bytes in a field of unknown type, at most {FREE_BYTES_MAX} are read")
+    try:
+        value = _free_decoder.decode(raw)
+    except UNREADABLE as error:
+        raise blame(error, path) from None
+    if type(value) in _CONTAINERS:
+        _check_nesting(value, path)
+    return value
+
+
+_CONTAINERS = (list, dict, tuple)
+"""What msgspec builds from arrays and maps; an array that is the key of a map becomes a tuple."""
+
+
+def _check_nesting(value: list[Any] | dict[Any, Any], path: str) -> None:
+    """Raise `TooDeepError` if a value is nested deeper than `NESTING_MAX`: level by level, without recursion."""
+    level: list[Any] = [value]
+    for _ in range(NESTING_MAX):
+        level = [
+            child
+            for parent in level
+            for child in ((*parent, *parent.values()) if type(parent) is dict else parent)
+            if type(child) in _CONTAINERS
+        ]
+        if not level:
+            return
+    raise TooDeepError(path, f"nested deeper than {NESTING_MAX}")
