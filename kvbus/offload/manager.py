@@ -165,7 +165,7 @@ class CPUOffloadingManager:
         """Keys that `prepare_store` left out so far because they were looked up too seldom."""
         return self._stores_skipped_count
 
-    def keys(self) -> list[OffloadKey]:
+    def stored_keys(self) -> list[OffloadKey]:
         """Return what can be loaded, pinned or not, in the order in which the stores began.
 
         Cost: O(blocks in the pool).
@@ -343,7 +343,7 @@ class CPUOffloadingManager:
 
         Convention: vLLM `reset_cache`, which leaves the event to the engine's `AllBlocksCleared`.
         """
-        self._record(self.keys(), removed=True)
+        self._record(self.stored_keys(), removed=True)
         self._policy.clear()
         self._blocks.clear()
         self._used_slot_count = 0

@@ -181,7 +181,7 @@ def test_a_failed_store_leaves_no_trace(pool: Callable[..., CPUOffloadingManager
     manager.take_events()
     manager.prepare_store(keys(2))
     manager.complete_store(keys(2), success=False)
-    after = (states(manager, 2), manager.free_count, manager.take_events(), manager.keys())
+    after = (states(manager, 2), manager.free_count, manager.take_events(), manager.stored_keys())
     assert ([MISS], 1, [], keys(1)) == after
     assert [1] == manager.prepare_store(keys(2)).store_spec.block_ids  # type: ignore[union-attr]
 
@@ -283,12 +283,12 @@ def test_the_key_looked_up_longest_ago_is_no_longer_counted(pool: Callable[..., 
     assert [1] == hashes(output.keys_to_store)
 
 
-def test_keys_lists_what_can_be_loaded(pool: Callable[..., CPUOffloadingManager]) -> None:
+def test_stored_keys_lists_what_can_be_loaded(pool: Callable[..., CPUOffloadingManager]) -> None:
     manager = pool()
     store(manager, 2, 1)
     manager.prepare_load(keys(1))
     manager.prepare_store(keys(3))
-    assert keys(2, 1) == manager.keys()
+    assert keys(2, 1) == manager.stored_keys()
 
 
 ILLEGAL: dict[str, Callable[[CPUOffloadingManager], object]] = {
@@ -387,7 +387,7 @@ def drive(manager: CPUOffloadingManager, rng: random.Random) -> None:
         for event in manager.take_events():
             for key in event.keys:
                 (loadable.remove if event.removed else loadable.add)(key)
-        assert loadable == set(manager.keys())
+        assert loadable == set(manager.stored_keys())
         assert set(pins) <= loadable
         assert len(loadable - set(pins)) == manager.evictable_count
         assert manager.num_blocks - len(loadable) - len(unfinished) == manager.free_count
