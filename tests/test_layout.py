@@ -25,7 +25,7 @@ UNMIRRORED: dict[str, str] = {
 
 # Test modules that cover a room rather than one module of it: folder -> names.
 OF_A_ROOM = {
-    "tests": {"rooms", "layout", "docs", "deploy", "command_lines"},
+    "tests": {"rooms", "layout", "docs", "deploy", "command_lines", "conftest"},
     "tests/wire": {"vectors", "fuzz", "protocol", "golden"},
     "tests/streams": {"exhaustive"},
     "tests/aggregate": {"exhaustive", "properties"},

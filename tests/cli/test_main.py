@@ -42,7 +42,7 @@ def test_an_unknown_command_is_bad_usage() -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    """`kvbus --help` answers at once, and a shell's completion asks it at every key. What typer itself loads is its own affair."""
+    """`kvbus --help` answers at once, and a shell's completion asks it at every key. What typer loads is its own affair."""
     program = (
         "import sys, typer; before = set(sys.modules); import kvbus_cli.main\n"
         "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
