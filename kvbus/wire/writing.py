@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import astuple
 
 from kvbus.errors import UsageError
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, UnknownEvent
@@ -45,7 +46,7 @@ def encode_event(event: Event, encoding: Encoding = "map") -> bytes:
         UsageError: An integer outside 64 bits, a value that msgpack cannot carry, an `extra` field named like a field of
             its own, or an unknown event with a known type.
 
-    Cost: 1 to 2 µs for a store of 500 bytes.
+    Cost: for an event of 500 bytes 0.8 µs as a map, 1.8 µs as an array.
     """
     try:
         return _write_map(event) if encoding == "map" else _write_array(event)
@@ -98,7 +99,8 @@ def _write_array(event: Event) -> bytes:
         return _encoder.encode(slots if event.is_array and not named else [*slots, {d.FIELDS_KEY: named}])
     extra = {name: value for name, value in event.extra.items() if value is not None}
     if isinstance(event, BlockStored):
-        slots = [d.STORED, *(getattr(event, name) for name in d.STORED_SLOTS)]
+        # `cache_salt`, which has no slot, stands right behind the fields that have one.
+        slots = [d.STORED, *astuple(event)[: len(d.STORED_SLOTS)]]
         written, names = d.STORED_SLOTS_WRITTEN, d.STORED_NAMES
         if event.locality is None and type(extra.get("token_offset")) is int:
             slots[d.TOKEN_OFFSET_SLOT] = extra.pop("token_offset")
@@ -107,7 +109,7 @@ def _write_array(event: Event) -> bytes:
         if event.cache_salt is not None:
             extra["cache_salt"] = event.cache_salt
     elif isinstance(event, BlockRemoved):
-        slots = [d.REMOVED, *(getattr(event, name) for name in d.REMOVED_SLOTS)]
+        slots = [d.REMOVED, *astuple(event)[: len(d.REMOVED_SLOTS)]]
         written, names = d.REMOVED_SLOTS_WRITTEN, d.REMOVED_NAMES
     else:
         medium = extra.pop("medium") if isinstance(extra.get("medium"), str) else None
