@@ -22,6 +22,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from kvbus.errors import ConfigError, Problem, UsageError
+from kvbus.offload.arc import ARCCachePolicy
 from kvbus.offload.events import OffloadingEvent
 from kvbus.offload.keys import OffloadKey, checked_keys
 from kvbus.offload.lru import LRUCachePolicy
@@ -29,7 +30,10 @@ from kvbus.offload.policies import CachePolicy
 
 __all__ = ["CPULoadStoreSpec", "CPUOffloadingManager", "LookupResult", "PrepareStoreOutput"]
 
-_POLICIES: dict[str, Callable[[int], CachePolicy]] = {"lru": lambda num_blocks: LRUCachePolicy()}
+_POLICIES: dict[str, Callable[[int], CachePolicy]] = {
+    "lru": lambda _num_blocks: LRUCachePolicy(),
+    "arc": ARCCachePolicy,
+}
 
 
 class LookupResult(Enum):

@@ -53,7 +53,7 @@ def picture(manager: CPUOffloadingManager) -> object:
     )
 
 
-@pytest.fixture(params=["lru"])
+@pytest.fixture(params=["lru", "arc"])
 def pool(request: pytest.FixtureRequest) -> Callable[..., CPUOffloadingManager]:
     def build(num_blocks: int = 4, **options: Any) -> CPUOffloadingManager:
         return CPUOffloadingManager(num_blocks, request.param, True, **options)
