@@ -80,6 +80,8 @@ def split_batch(payload: bytes) -> Envelope:
     Cost: one walk in C, and a copy of each event; 0.6 µs an event of 500 bytes.
     Convention: vLLM `EventBatch` (an array in every release), SGLang `KVEventBatch`; PROTOCOL.md, Envelope.
     """
+    if not payload:
+        raise DecodeError("$", "empty payload")
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise DecodeError("$", f"payload of {len(payload)} bytes, at most {PAYLOAD_BYTES_MAX} are read")
     _check_counts(payload)

@@ -61,7 +61,7 @@ def blame(error: BaseException, path: str) -> DecodeError:
         return TooDeepError(path, "nested too deeply")
     if isinstance(error, MemoryError):
         return DecodeError(path, "too large for the memory at hand")
-    text, _, inside = str(error).partition(" - at `")
+    text, _, inside = str(error).removeprefix("MessagePack data is malformed: ").partition(" - at `")
     if isinstance(error, UnicodeDecodeError):
         text = "text that is not UTF-8"
     elif isinstance(error, msgspec.ValidationError) and text.startswith("Invalid value"):
