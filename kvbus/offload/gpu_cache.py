@@ -1,9 +1,8 @@
 """Which of its blocks a request finds in the GPU's prefix cache, and which it gets.
 
 Follows vLLM's `KVCacheManager` and its coordinators. Every KV-cache group has a block table of its own per request, over one
-shared pool. A full-attention group needs all blocks of the prefix; a sliding-window group needs those that its window
-reaches back to, and gives up the rest as the request moves on; a Mamba group needs the last state only. So a hit is the longest
-prefix, at a multiple of the scheduler's block size, of which every group has what it needs.
+shared pool. A sliding-window group gives up its blocks as the window moves on, a state group all but the last one; `hits` tells
+what each needs to go on from a prefix.
 
 Hashes are those of the smallest blocks. A group with larger blocks knows a block by the hash of the last small block in it,
 which covers everything in front of it, and so all of the block.
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from kvbus.events import BlockHash, BlockStored
 from kvbus.offload.gpu import GPU_MEDIUM, GpuBlockPool
 from kvbus.offload.groups import KVCacheGroup
+from kvbus.offload.hits import HitFinder, attention_window
 from kvbus.offload.prompts import pseudo_tokens
 
 __all__ = ["GpuCache", "RequestBlocks"]
@@ -47,35 +47,16 @@ class RequestBlocks:
 class GpuCache:
     """Finds, allocates, caches and frees the blocks of requests."""
 
-    def __init__(
-        self,
-        pool: GpuBlockPool,
-        groups: Sequence[KVCacheGroup],
-        scheduler_block_size: int,
-        hash_block_size: int,
-    ) -> None:
-        """Serve a model with these groups.
+    def __init__(self, pool: GpuBlockPool, finder: HitFinder) -> None:
+        """Serve a model.
 
         Args:
             pool: Where blocks come from.
-            groups: At least one.
-            scheduler_block_size: Hits are a multiple of it.
-            hash_block_size: Tokens behind one hash of a request; divides the block size of every group that is cached.
+            finder: The model's groups and block sizes.
         """
         self.pool = pool
-        self.groups = tuple(groups)
-        self.scheduler_block_size = scheduler_block_size
-        self.hash_block_size = hash_block_size
-
-    def block_hash(self, blocks: RequestBlocks, group: KVCacheGroup, index: int) -> int:
-        """Return the hash of a request's block at a group's own block size.
-
-        Args:
-            blocks: The request.
-            group: The group.
-            index: Which block, from 0; must be full.
-        """
-        return blocks.block_hashes[(index + 1) * group.block_size // self.hash_block_size - 1]
+        self.finder = finder
+        self.groups = finder.groups
 
     def get_computed_tokens(self, blocks: RequestBlocks, input_tokens: int) -> int:
         """Find the longest prefix that is in the cache for every group.
@@ -89,21 +70,21 @@ class GpuCache:
 
         Cost: O(blocks hit); what is found is neither pinned nor made more recent.
         """
-        limit = min(input_tokens - 1, len(blocks.block_hashes) * self.hash_block_size)
-        hit = max(0, self._aligned(limit))
-        cached = [(index, group) for index, group in enumerate(self.groups) if group.prefix_cacheable]
-        if not cached:
-            return 0
-        for group_idx, group in cached:
-            if _window(group) is None:
-                hit = self._prefix_hit(blocks, group_idx, group, hit)
-        previous = -1
-        while hit != previous:
-            previous = hit
-            for group_idx, group in cached:
-                if _window(group) is not None:
-                    hit = self._window_hit(blocks, group_idx, group, hit)
-        return hit
+        return self.finder.longest_hit(blocks.block_hashes, input_tokens - 1, self._has_block)
+
+    def count_used_blocks(self, blocks: RequestBlocks, tokens: int) -> int:
+        """Return how many blocks of a hit are in use already, so that using them takes no free block.
+
+        Args:
+            blocks: A request without blocks.
+            tokens: What `get_computed_tokens` returned just now.
+        """
+        return sum(
+            not self.pool.is_free(block_id)
+            for group_idx in range(len(self.groups))
+            for block_id in self._hit_blocks(blocks, group_idx, tokens)
+            if block_id is not None
+        )
 
     def take_computed_blocks(self, blocks: RequestBlocks, tokens: int) -> None:
         """Use the cached blocks of a hit.
@@ -113,16 +94,10 @@ class GpuCache:
             tokens: What `get_computed_tokens` returned just now.
         """
         for group_idx, group in enumerate(self.groups):
-            if not group.prefix_cacheable:
-                continue
-            count = tokens // group.block_size
-            first = self._first_needed_block(group, tokens)
-            table: list[int | None] = [None] * first
-            for index in range(first, count):
-                table.append(self.pool.get_cached_block(self.block_hash(blocks, group, index), group_idx))
+            table = self._hit_blocks(blocks, group_idx, tokens)
             self.pool.touch(block_id for block_id in table if block_id is not None)
             blocks.tables[group_idx] = table
-            blocks.cached_counts[group_idx] = count
+            blocks.cached_counts[group_idx] = tokens // group.block_size
 
     def allocate_slots(self, blocks: RequestBlocks, computed_tokens: int, wanted_tokens: int) -> bool:
         """Give a request the blocks for its next tokens, and take back those out of its windows.
@@ -138,7 +113,7 @@ class GpuCache:
         first_needed = []
         missing = []
         for group, table in zip(self.groups, blocks.tables, strict=True):
-            first = self._first_needed_block(group, computed_tokens)
+            first = self.finder.first_needed_block(group, computed_tokens)
             self._free_before(table, first)
             first_needed.append(first)
             missing.append(max(0, -(-wanted_tokens // group.block_size) - max(first, len(table))))
@@ -156,7 +131,7 @@ class GpuCache:
             blocks: The request.
             computed_tokens: Tokens that are computed; what of them has a hash is cached.
         """
-        hashed_tokens = min(computed_tokens, len(blocks.block_hashes) * self.hash_block_size)
+        hashed_tokens = min(computed_tokens, len(blocks.block_hashes) * self.finder.hash_block_size)
         for group_idx, group in enumerate(self.groups):
             if not group.prefix_cacheable:
                 continue
@@ -187,7 +162,7 @@ class GpuCache:
         """
         total = 0
         for group in self.groups:
-            window = _window(group)
+            window = attention_window(group)
             held_tokens = tokens if window is None else min(tokens, window + chunk_tokens + group.block_size)
             total += -(-held_tokens // group.block_size)
         return total
@@ -202,14 +177,16 @@ class GpuCache:
             stop: Behind the last block, > start.
         """
         group = self.groups[group_idx]
-        small = group.block_size // self.hash_block_size
-        hashes: list[BlockHash] = [self.block_hash(blocks, group, index) for index in range(start, stop)]
+        small = group.block_size // self.finder.hash_block_size
+        hashes: list[BlockHash] = [
+            self.finder.block_hash(blocks.block_hashes, group, index) for index in range(start, stop)
+        ]
         token_ids: list[int] = []
         for small_hash in blocks.block_hashes[start * small : stop * small]:
-            token_ids += pseudo_tokens(small_hash, self.hash_block_size)
+            token_ids += pseudo_tokens(small_hash, self.finder.hash_block_size)
         return BlockStored(
             block_hashes=hashes,
-            parent_block_hash=self.block_hash(blocks, group, start - 1) if start else None,
+            parent_block_hash=self.finder.block_hash(blocks.block_hashes, group, start - 1) if start else None,
             token_ids=token_ids,
             block_size=group.block_size,
             medium=GPU_MEDIUM,
@@ -240,42 +217,18 @@ class GpuCache:
             index -= 1
         self.pool.free_blocks(given_up)
 
-    def _first_needed_block(self, group: KVCacheGroup, computed_tokens: int) -> int:
-        """Return the first block that the next token of a group attends to."""
-        window = _window(group)
-        if window is None:
-            return 0
-        return max(0, computed_tokens - window + 1) // group.block_size
+    def _hit_blocks(self, blocks: RequestBlocks, group_idx: int, tokens: int) -> list[int | None]:
+        """Return the blocks of a hit in one group, in order of position; `None` where the group needs none."""
+        group = self.groups[group_idx]
+        if not group.prefix_cacheable:
+            return []
+        first = self.finder.first_needed_block(group, tokens)
+        table: list[int | None] = [None] * first
+        for index in range(first, tokens // group.block_size):
+            block_hash = self.finder.block_hash(blocks.block_hashes, group, index)
+            table.append(self.pool.get_cached_block(block_hash, group_idx))
+        return table
 
-    def _prefix_hit(self, blocks: RequestBlocks, group_idx: int, group: KVCacheGroup, limit: int) -> int:
-        """Return the longest aligned prefix up to `limit` of which the group has every block."""
-        for index in range(limit // group.block_size):
-            if self.pool.get_cached_block(self.block_hash(blocks, group, index), group_idx) is None:
-                return self._aligned(index * group.block_size)
-        return limit
-
-    def _window_hit(self, blocks: RequestBlocks, group_idx: int, group: KVCacheGroup, limit: int) -> int:
-        """Return the longest aligned prefix up to `limit` of which the group has the blocks in its last window."""
-        end = limit
-        while end > 0:
-            first = self._first_needed_block(group, end)
-            index = end // group.block_size - 1
-            while index >= first and (
-                self.pool.get_cached_block(self.block_hash(blocks, group, index), group_idx) is not None
-            ):
-                index -= 1
-            if index < first:
-                return end
-            end = self._aligned(index * group.block_size)
-        return 0
-
-    def _aligned(self, tokens: int) -> int:
-        """Round down to the scheduler's block size."""
-        return tokens // self.scheduler_block_size * self.scheduler_block_size
-
-
-def _window(group: KVCacheGroup) -> int | None:
-    """Return how many tokens the next token sees, itself included; `None` = all. A state is the token before it."""
-    if group.tail_block_count is None:
-        return None
-    return group.sliding_window or 2
+    def _has_block(self, group_idx: int, block_hash: int) -> bool:
+        """Tell whether a block is in the prefix cache."""
+        return self.pool.get_cached_block(block_hash, group_idx) is not None

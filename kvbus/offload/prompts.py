@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import cache
 from hashlib import blake2b, shake_128
+from typing import overload
 
 from kvbus.offload.trace import TraceRequest
 
-__all__ = ["PromptHasher", "pseudo_tokens"]
+__all__ = ["PromptHasher", "PseudoTokens", "pseudo_tokens"]
 
 SCOPES_REMEMBERED_MAX = 64
 """Prompts kept to save the work of hashing a shared history again; at 14 000 hashes, the longest prompt of the agentic
@@ -66,6 +68,43 @@ class PromptHasher:
         if len(self._last_prompts) > SCOPES_REMEMBERED_MAX:
             self._last_prompts.popitem(last=False)
         return hashes
+
+
+class PseudoTokens(Sequence[int]):
+    """The tokens of a prompt's full blocks, made when they are asked for: a prompt of a million tokens is held as its hashes."""
+
+    def __init__(self, block_hashes: Sequence[int], hash_block_size: int) -> None:
+        """Stand for the tokens behind these hashes.
+
+        Args:
+            block_hashes: The prompt's hashes.
+            hash_block_size: Tokens behind each, ≥ 1.
+        """
+        self._block_hashes = block_hashes
+        self._hash_block_size = hash_block_size
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        return len(self._block_hashes) * self._hash_block_size
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        """Return one token, or those of a slice; cheap for a slice without a step. O(tokens of the blocks touched)."""
+        size = self._hash_block_size
+        if isinstance(index, int):
+            position = range(len(self))[index]
+            return pseudo_tokens(self._block_hashes[position // size], size)[position % size]
+        start, stop, step = index.indices(len(self))
+        if step != 1:
+            return [self[position] for position in range(start, stop, step)]
+        tokens: list[int] = []
+        for block_hash in self._block_hashes[start // size : -(-stop // size)]:
+            tokens += pseudo_tokens(block_hash, size)
+        offset = start - start // size * size
+        return tokens[offset : offset + max(0, stop - start)]
 
 
 def pseudo_tokens(block_hash: int, count: int) -> list[int]:

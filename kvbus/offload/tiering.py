@@ -1,7 +1,7 @@
 """Tiers behind the CPU pool: what is copied where, and when a block counts as being there.
 
-Follows vLLM's tiering manager. The CPU pool is the primary tier: every load comes from it. What it has stored is copied on to every
-secondary tier, and what only a secondary tier still has is promoted into the pool when a request asks for it. Each tier is a
+Follows vLLM's tiering manager. The CPU pool is the primary tier: every load comes from it. What it has stored is copied on to
+each secondary tier, and what only a secondary tier still has is promoted into the pool when a request asks for it. Each tier is a
 manager of its own, with its own medium, owner and evictions; copies take time, so they are jobs: begun here, given a duration by
 whoever knows the time, and ended here.
 """
@@ -102,7 +102,7 @@ class TieringOffloadingManager:
             key: The block.
         """
         for tier_index, tier in enumerate(self.secondary):
-            if tier.lookup(key) is LookupResult.HIT:
+            if tier.peek(key) is LookupResult.HIT:
                 return tier_index
         return None
 
@@ -119,7 +119,7 @@ class TieringOffloadingManager:
         sources: dict[OffloadKey, int] = {}
         wanted: list[OffloadKey] = []
         for key in keys:
-            if self.primary.lookup(key) is not LookupResult.MISS:
+            if self.primary.peek(key) is not LookupResult.MISS:
                 wanted.append(key)
             elif (tier_index := self.find_secondary(key)) is not None:
                 wanted.append(key)

@@ -13,6 +13,7 @@ from kvbus.offload.block_sizes import resolve_kv_cache_block_sizes
 from kvbus.offload.gpu import GpuBlockPool
 from kvbus.offload.gpu_cache import GpuCache, RequestBlocks
 from kvbus.offload.groups import KVCacheGroup
+from kvbus.offload.hits import HitFinder
 from kvbus.offload.prompts import pseudo_tokens
 
 FULL = KVCacheGroup("full_attention", 16)
@@ -21,7 +22,7 @@ MAMBA = KVCacheGroup("mamba", 8)
 
 
 def cache_of(*groups: KVCacheGroup, blocks: int = 1000) -> GpuCache:
-    return GpuCache(GpuBlockPool(blocks), groups, *resolve_kv_cache_block_sizes(groups))
+    return GpuCache(GpuBlockPool(blocks), HitFinder(groups, *resolve_kv_cache_block_sizes(groups)))
 
 
 def run(cache: GpuCache, hashes: list[int], tokens: int, *, chunk: int = 1 << 30) -> RequestBlocks:
@@ -108,7 +109,7 @@ def test_freed_last_block_first() -> None:
 
 def test_a_coarse_group_is_known_by_the_hash_of_its_last_small_block() -> None:
     cache = cache_of(FULL, WINDOW)
-    assert (16, 4) == (cache.scheduler_block_size, cache.hash_block_size)
+    assert (16, 4) == (cache.finder.scheduler_block_size, cache.finder.hash_block_size)
     run(cache, [1, 2, 3, 4, 5, 6], 25)
     events = {event.group_idx: event for event in cache.pool.take_events()}
     assert [4] == events[0].block_hashes
@@ -194,15 +195,15 @@ def test_hits_against_a_dumb_oracle(groups: tuple[KVCacheGroup, ...]) -> None:
     for _ in range(300):
         length = rng.randint(1, 120)
         family = rng.randrange(3)
-        hashes = [family * 1000 + index for index in range(length // cache.hash_block_size)]
+        hashes = [family * 1000 + index for index in range(length // cache.finder.hash_block_size)]
         expected = oracle_hit(cache, hashes, length)
         assert expected == hit(cache, hashes, length)
         cache.free(run(cache, hashes, length, chunk=rng.randint(8, 64)))
 
 
 def oracle_hit(cache: GpuCache, hashes: list[int], tokens: int) -> int:
-    limit = min(tokens - 1, len(hashes) * cache.hash_block_size)
-    for end in range(limit - limit % cache.scheduler_block_size, 0, -cache.scheduler_block_size):
+    limit = min(tokens - 1, len(hashes) * cache.finder.hash_block_size)
+    for end in range(limit - limit % cache.finder.scheduler_block_size, 0, -cache.finder.scheduler_block_size):
         if all(serves(cache, hashes, index, group, end) for index, group in enumerate(cache.groups)):
             return end
     return 0
@@ -211,7 +212,7 @@ def oracle_hit(cache: GpuCache, hashes: list[int], tokens: int) -> int:
 def serves(cache: GpuCache, hashes: list[int], group_idx: int, group: KVCacheGroup, end: int) -> bool:
     count = end // group.block_size
     needed = count if group.tail_block_count is None else group.tail_block_count
-    small = group.block_size // cache.hash_block_size
+    small = group.block_size // cache.finder.hash_block_size
     return all(
         cache.pool.get_cached_block(hashes[(index + 1) * small - 1], group_idx) is not None
         for index in range(max(0, count - needed), count)

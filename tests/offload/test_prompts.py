@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvbus.offload.prompts import SCOPES_REMEMBERED_MAX, PromptHasher, pseudo_tokens
+from kvbus.offload.prompts import SCOPES_REMEMBERED_MAX, PromptHasher, PseudoTokens, pseudo_tokens
 from kvbus.offload.trace import TraceRequest
 
 
@@ -70,3 +70,15 @@ def test_pseudo_tokens_spell_the_hash() -> None:
 def test_pseudo_tokens_of_any_count() -> None:
     for count in (0, 1, 3, 4, 5, 4095, 4100, 10_000):
         assert count == len(pseudo_tokens(2**64 - 1, count))
+
+
+def test_tokens_of_a_prompt_slice_like_the_list_they_stand_for() -> None:
+    hashes = [2**63 + 5, 17, 99]
+    tokens = PseudoTokens(hashes, 6)
+    expected = [token for block_hash in hashes for token in pseudo_tokens(block_hash, 6)]
+    assert 18 == len(tokens)
+    assert expected == list(tokens)
+    for start in (None, 0, 1, 5, 6, 7, 17, 18, 30, -4):
+        for stop in (None, 0, 1, 6, 11, 12, 18, 40, -1):
+            for step in (None, 1, 2, -1):
+                assert expected[start:stop:step] == tokens[start:stop:step]

@@ -155,7 +155,7 @@ def test_reset_voids_what_is_under_way() -> None:
     assert [] == manager.take_jobs()
     with pytest.raises(UsageError):
         manager.complete_job(job)
-    assert [[], []] == [tier.keys() for tier in (manager.primary, *manager.secondary)]
+    assert [[], []] == [tier.stored_keys() for tier in (manager.primary, *manager.secondary)]
 
 
 def test_events_folded_are_the_content_of_every_tier() -> None:
@@ -180,4 +180,4 @@ def test_events_folded_are_the_content_of_every_tier() -> None:
             assert held.isdisjoint(event.keys) != event.removed
             held.symmetric_difference_update(event.keys)
         for tier in (manager.primary, *manager.secondary):
-            assert folded.get((tier.medium, tier.ownership), set()) == set(tier.keys())
+            assert folded.get((tier.medium, tier.ownership), set()) == set(tier.stored_keys())
