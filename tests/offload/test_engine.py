@@ -222,7 +222,7 @@ def test_events_tell_the_truth_of_a_generated_load(
 
 def trace_engine(name: str, count: int | None, policy: str, self_describing: bool) -> Engine:
     block_tokens = 64 if name == "agentic_weka" else 512
-    lines = gzip.open(traces() / f"{name}.jsonl.gz")
+    lines = gzip.decompress((traces() / f"{name}.jsonl.gz").read_bytes()).splitlines()
     requests = itertools.islice(read_trace(lines, rng=random.Random(1)), count)
     options = EngineOptions(
         gpu_blocks=15_000 if block_tokens == 64 else 1000,
