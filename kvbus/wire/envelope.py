@@ -18,6 +18,7 @@ import msgspec
 
 from kvbus.errors import DecodeError, UsageError
 from kvbus.wire.limits import (
+    CONTAINERS_MAX,
     ENVELOPE_ELEMENTS_MAX,
     EVENTS_PER_BATCH_MAX,
     PAYLOAD_BYTES_MAX,
@@ -57,6 +58,7 @@ _float = struct.Struct(">Bd")
 
 _FIXARRAY, _ARRAY16, _ARRAY32 = 0x90, 0xDC, 0xDD
 _FIXMAP, _MAP16, _MAP32 = 0x80, 0xDE, 0xDF
+_CONTAINER_HEADS = bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0)))
 _FLOAT64, _UINT64 = 0xCB, 0xCF
 _TS_WIDE_BYTES = 9
 """Bytes of a float64 or a uint64, which every known producer uses for `ts`."""
@@ -73,9 +75,8 @@ def split_batch(payload: bytes) -> Envelope:
 
     Raises:
         DecodeError: The payload is no envelope: not one msgpack array of at least `ts` and events, a wrong type in one of the
-            three elements, a `ts` that is not finite, a negative rank, trailing bytes, truncation, more than
-            `PAYLOAD_BYTES_MAX` bytes or `EVENTS_PER_BATCH_MAX` events, or nesting beyond the interpreter's limit (about
-            900 levels).
+            three elements, a `ts` that is not finite, a negative rank, trailing bytes, truncation; or beyond a limit:
+            `PAYLOAD_BYTES_MAX`, `CONTAINERS_MAX`, `EVENTS_PER_BATCH_MAX`, the interpreter's nesting (about 900 levels).
 
     Cost: one walk in C, and a copy of each event; 0.6 µs an event of 500 bytes.
     Convention: vLLM `EventBatch` (an array in every release), SGLang `KVEventBatch`; PROTOCOL.md, Envelope.
@@ -84,6 +85,8 @@ def split_batch(payload: bytes) -> Envelope:
         raise DecodeError("$", "empty payload")
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise DecodeError("$", f"payload of {len(payload)} bytes, at most {PAYLOAD_BYTES_MAX} are read")
+    if len(payload) > CONTAINERS_MAX and len(payload) - len(payload.translate(None, _CONTAINER_HEADS)) > CONTAINERS_MAX:
+        raise DecodeError("$", f"more than {CONTAINERS_MAX} arrays and maps")
     _check_counts(payload)
     try:
         wire = _wire_decoder.decode(payload)

@@ -1,8 +1,7 @@
 """What the wire may ask of us at most, and how what msgspec says becomes a `DecodeError`.
 
-Python objects are much larger than the bytes that ask for them: an empty list is one byte on the wire and 56 in memory. So where
-a type pins down what a value may hold, only the payload's size bounds it; where nothing does (unknown fields, unknown
-events, extensions), the bytes, the count and the depth are bounded as well.
+Python objects are larger than the bytes that ask for them: an empty list is one byte on the wire and 64 in memory, a short text
+two and 60. The limits below keep that to thirty times the payload, whatever it holds, and the time to some seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +15,10 @@ from kvbus.errors import DecodeError
 PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
 """Longest payload that is read. A scheduler step of a million tokens takes 5 MB; three times that."""
 
+CONTAINERS_MAX = 3 * 1024 * 1024
+"""Most bytes of a payload that could begin an array or a map. Counted only in payloads longer than this, so never in ordinary
+ones. A seventh of random bytes look so: 16 MiB of digests have 2.4 million."""
+
 EVENTS_PER_BATCH_MAX = 262_144
 """Most events in one batch: a million-block pool evicted in four steps. Each costs about 100 bytes before it is looked at."""
 
@@ -25,14 +28,12 @@ ENVELOPE_ELEMENTS_MAX = 64
 EVENT_FIELDS_MAX = 1_024
 """Most fields or slots of one event, where engines use twenty."""
 
-FREE_BYTES_MAX = 1024 * 1024
-"""Longest value without a type of its own (an unknown field, an unknown event): at worst 72 MB of empty containers."""
-
-ODD_BYTES_MAX = 4 * 1024 * 1024
-"""Most bytes, in one batch, of events that must be read field by field; 300 MB at worst while they are being read."""
-
 NESTING_MAX = 64
-"""Deepest nesting of a value without a type of its own. Engines reach six."""
+"""Deepest nesting of a value without a type of its own. Engines reach six. Deeper ones cost their event."""
+
+HOSTILE_NESTING = 512
+"""Nesting that costs the batch: an attack or garbage, not one event gone wrong. Half of what the interpreter can walk over,
+so that the verdict does not depend on how deep the caller stands in its own stack."""
 
 UNREADABLE = (msgspec.MsgspecError, RecursionError, MemoryError, OverflowError, ValueError, TypeError)
 """Whatever msgspec raises for bytes that are not what is asked for; `UnicodeDecodeError` is a `ValueError`."""
@@ -44,7 +45,7 @@ _free_decoder = msgspec.msgpack.Decoder()
 
 
 class TooDeepError(DecodeError):
-    """Nesting that no producer needs. It takes the batch with it: this is an attack or garbage, not one event gone wrong."""
+    """Nesting beyond `HOSTILE_NESTING`. Reach: this batch."""
 
 
 def blame(error: BaseException, path: str) -> DecodeError:
@@ -78,7 +79,7 @@ def quoted(text: str) -> str:
 
 
 def decode_free(raw: msgspec.Raw | bytes, path: str) -> Any:
-    """Decode a value that has no type of its own, within bounds.
+    """Decode a value that has no type of its own.
 
     Args:
         raw: One msgpack value.
@@ -88,14 +89,11 @@ def decode_free(raw: msgspec.Raw | bytes, path: str) -> Any:
         Its value: containers as lists and dictionaries, bin as bytes, extension types as msgspec gives them.
 
     Raises:
-        TooDeepError: Nested deeper than `NESTING_MAX`.
-        DecodeError: Longer than `FREE_BYTES_MAX`, or not one msgpack value.
+        TooDeepError: Nested deeper than `HOSTILE_NESTING`.
+        DecodeError: Nested deeper than `NESTING_MAX`, or not one msgpack value.
 
     Cost: O(bytes).
     """
-    size_bytes = len(raw)
-    if size_bytes > FREE_BYTES_MAX:
-        raise DecodeError(path, f"{size_bytes} bytes in a field of unknown type, at most {FREE_BYTES_MAX} are read")
     try:
         value = _free_decoder.decode(raw)
     except UNREADABLE as error:
@@ -110,9 +108,14 @@ _CONTAINERS = (list, dict, tuple)
 
 
 def _check_nesting(value: list[Any] | dict[Any, Any], path: str) -> None:
-    """Raise `TooDeepError` if a value is nested deeper than `NESTING_MAX`: level by level, without recursion."""
+    """Measure a value level by level, without recursion.
+
+    Raises:
+        TooDeepError: Deeper than `HOSTILE_NESTING`.
+        DecodeError: Deeper than `NESTING_MAX`.
+    """
     level: list[Any] = [value]
-    for _ in range(NESTING_MAX):
+    for depth in range(1, HOSTILE_NESTING + 1):
         level = [
             child
             for parent in level
@@ -120,5 +123,7 @@ def _check_nesting(value: list[Any] | dict[Any, Any], path: str) -> None:
             if type(child) in _CONTAINERS
         ]
         if not level:
+            if depth > NESTING_MAX:
+                raise DecodeError(path, f"nested deeper than {NESTING_MAX}")
             return
-    raise TooDeepError(path, f"nested deeper than {NESTING_MAX}")
+    raise TooDeepError(path, f"nested deeper than {HOSTILE_NESTING}")

@@ -44,7 +44,7 @@ def decode_event(raw: bytes, path: str = "$") -> Event:
     """Decode one event of any producer and judge every field.
 
     Args:
-        raw: One msgpack value: an array, a map, or a bin that holds either (llm-d filesystem backend).
+        raw: One event as `split_batch` cuts it: an array, a map, or a bin that holds either (llm-d filesystem backend).
         path: Where it stands, for the error.
 
     Returns:
@@ -227,11 +227,10 @@ def _known_event(
 
 def _unknown_event(tag: str, fields: dict[str, Any], slots: list[Any] | None, has_fields: bool) -> UnknownEvent:
     """Build an event of an unknown tag. Either form may carry what kvbus could not write otherwise."""
-    if slots is not None:
-        return UnknownEvent(tag, fields, tuple(slots), is_array=bool(slots) or not has_fields)
-    if isinstance(fields.get(d.SLOTS_KEY), list):
-        return UnknownEvent(tag, fields, tuple(fields.pop(d.SLOTS_KEY)), is_array=True)
-    return UnknownEvent(tag, fields)
+    if slots is None and isinstance(fields.get(d.SLOTS_KEY), list):
+        slots = fields.pop(d.SLOTS_KEY)
+        has_fields = bool(fields)
+    return UnknownEvent(tag, fields, tuple(slots or ()), is_array=bool(slots) or (slots is not None and not has_fields))
 
 
 def _sort_fields(
