@@ -59,7 +59,8 @@ class _Valued(msgspec.Struct, frozen=True, eq=False):
         try:
             return _identity_encoder.encode((type(self).__name__, values))
         except TypeError:
-            return _identity_encoder.encode((type(self).__name__, _sortable(values)))
+            # A third element, so that no event with only text keys can look like one of these.
+            return _identity_encoder.encode((type(self).__name__, _sortable(values), "sorted"))
 
     def __eq__(self, other: object) -> bool:
         """Equal when of one type and of the same value in every field."""

@@ -68,9 +68,9 @@ def blame(error: BaseException, path: str) -> DecodeError:
     elif isinstance(error, msgspec.ValidationError) and text.startswith("Invalid value"):
         text = "value outside those known"
     reason = text.replace("`", "")
-    return DecodeError(
-        path + inside.rstrip("`").removeprefix("key in ").removeprefix("$"), reason[:1].lower() + reason[1:]
-    )
+    # msgspec writes "at `$[0].a`", or "at `key` in `$[0].a`".
+    _, _, inside = inside.rstrip("`").partition("$")
+    return DecodeError(path + inside, reason[:1].lower() + reason[1:])
 
 
 def quoted(text: str) -> str:
