@@ -1,0 +1,158 @@
+"""The broker's sockets towards workers: a watched SUB per source, and a DEALER per open replay request.
+
+**Order.** A connection that comes up may belong to another life of the worker (rule S4), so the node must hear of it before it
+gets a batch that came through it. ZeroMQ reports the connection before it delivers from it, but on another socket. Therefore
+messages are taken first, then the watch is read, then the node is told of the changes and given the messages, in this order: a
+change that is heard early only makes the node compare once more.
+
+**A DEALER per request.** What a worker still sends for a request that was given up ends with its DEALER, and can never be taken
+for an answer to the next one.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import msgspec
+import zmq
+
+from kvbus.broker.intake import Source
+from kvbus.broker.node import BrokerNode, UpstreamRequest
+from kvbus.connections import ConnectionChange
+from kvbus.sockets import BoundSocket, SocketOptions, ZmqContext, ZmqSocket, open_socket, receive_frames, send_frames
+
+__all__ = ["Links"]
+
+
+class Links:
+    """Every socket towards workers. Opened, used and closed by one thread."""
+
+    def __init__(self, context: ZmqContext, poller: zmq.Poller, options: SocketOptions, sources: list[Source]) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            context: The loop's.
+            poller: The loop's; sockets register themselves.
+            options: For all sockets.
+            sources: What to open, by index.
+        """
+        self._context = context
+        self._poller = poller
+        self._options = options
+        self._sources = sources
+        self._subs: list[BoundSocket] = []
+        self._dealers: dict[int, BoundSocket] = {}
+        self._source_of_socket: dict[ZmqSocket, int] = {}
+        self._request_of_dealer: dict[ZmqSocket, int] = {}
+
+    def __enter__(self) -> Links:
+        """Open a SUB per source.
+
+        Raises:
+            ConfigError: An endpoint cannot be bound or connected; nothing stays open.
+        """
+        try:
+            for source in self._sources:
+                self._open_sub(source)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close all."""
+        self.close()
+
+    def url(self, source_index: int) -> str:
+        """Return where a source's SUB is bound or connected."""
+        return self._subs[source_index].url
+
+    def drain(self, socket: ZmqSocket, node: BrokerNode, share: int, now_ns: int) -> bool:
+        """Give the node one share of what has arrived on one socket.
+
+        Args:
+            socket: One that the poller found ready.
+            node: Who takes it.
+            share: Most messages to take.
+            now_ns: Monotonic time, nanoseconds.
+
+        Returns:
+            Whether the socket has run dry.
+        """
+        index = self._source_of_socket.get(socket)
+        if index is not None:
+            return self._drain_source(index, node, share, now_ns)
+        request = self._request_of_dealer.get(socket)
+        if request is None:
+            return True  # its request ended earlier in this turn
+        messages = receive_frames(socket, share)
+        for frames in messages:
+            node.receive_replay(request, frames, now_ns)
+        return len(messages) < share
+
+    def request(self, request: UpstreamRequest) -> None:
+        """Open a DEALER and ask, or close the one whose request is over, with all that it would still bring.
+
+        Args:
+            request: From the node. What cannot be sent is lost, and the stream's time limit notices.
+
+        Raises:
+            ConfigError: The replay endpoint cannot be connected, which `open` has not found out; no more sockets.
+        """
+        if not request.frames:
+            self._close_dealer(request.key)
+            return
+        endpoint = self._sources[request.source_index].replay_endpoint
+        assert endpoint is not None
+        dealer = open_socket(self._context, zmq.DEALER, endpoint, self._options)
+        self._dealers[request.key] = dealer
+        self._request_of_dealer[dealer.socket] = request.key
+        self._poller.register(dealer.socket, zmq.POLLIN)
+        send_frames(dealer.socket, request.frames)
+
+    def close(self) -> None:
+        """Close every socket."""
+        for key in list(self._dealers):
+            self._close_dealer(key)
+        for socket in self._source_of_socket:
+            self._poller.unregister(socket)
+        for sub in self._subs:
+            sub.close(0)
+        self._subs.clear()
+        self._source_of_socket.clear()
+
+    def _drain_source(self, index: int, node: BrokerNode, share: int, now_ns: int) -> bool:
+        """Take a share of live messages, and what happened to the connections that they came through."""
+        sub = self._subs[index]
+        messages = receive_frames(sub.socket, share)
+        assert sub.watch is not None
+        for change in sub.watch.take_changes():
+            if change is ConnectionChange.UP:
+                node.connected(index, now_ns)
+            else:
+                node.disconnected(index, now_ns)
+        for frames in messages:
+            node.receive(index, frames, now_ns)
+        return len(messages) < share
+
+    def _open_sub(self, source: Source) -> None:
+        """Open one SUB and its watch."""
+        options = msgspec.structs.replace(self._options, subscriptions=(b"",))
+        sub = open_socket(
+            self._context, zmq.SUB, source.endpoint, options, binds_by_default=source.binds_by_default, watches=True
+        )
+        self._subs.append(sub)
+        assert sub.watch is not None
+        for socket in (sub.socket, sub.watch.socket):
+            self._source_of_socket[socket] = source.index
+            self._poller.register(socket, zmq.POLLIN)
+
+    def _close_dealer(self, key: int) -> None:
+        """Close the DEALER of a request, if it is open."""
+        dealer = self._dealers.pop(key, None)
+        if dealer is not None:
+            self._poller.unregister(dealer.socket)
+            del self._request_of_dealer[dealer.socket]
+            dealer.close(0)

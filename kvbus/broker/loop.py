@@ -1,0 +1,236 @@
+"""The broker's one hot thread: sockets on one side, the node on the other.
+
+Each turn: wait, drain what has arrived in bounded shares, let due things happen, flush when input has run dry, send, and serve
+one slice of replay. Nothing in it waits for a peer: PUB drops for a subscriber that is full (replay repairs that), ROUTER and
+DEALER are tried without blocking.
+
+All sockets are opened, used and closed by the thread that enters the loop. Others hand it work through `call` and `stop`, which
+never block.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import zmq
+
+from kvbus.broker.links import Links
+from kvbus.broker.node import BrokerNode
+from kvbus.broker.notices import Notice
+from kvbus.broker.status import BrokerStatus
+from kvbus.config import BrokerConfig, ViewConfig
+from kvbus.endpoints import Endpoint
+from kvbus.sockets import BoundSocket, Routed, SocketOptions, open_socket, receive_frames, route_frames, send_frames
+
+if TYPE_CHECKING:
+    from kvbus.streams.serving import ReplayServer, Turn
+
+__all__ = ["BrokerLoop"]
+
+SHARE_MESSAGES = 256
+"""Messages taken from one source in a turn: enough that a turn's fixed cost vanishes, and about 2 ms of work at most, so that no
+source and no replay client waits long for another."""
+
+POLL_MS_MAX = 1_000
+"""Longest sleep; everything that is due sooner shortens it."""
+
+_NS_PER_MS = 1_000_000
+
+
+class BrokerLoop:
+    """Sockets and turns of one broker; a context manager that opens and closes them.
+
+    Attributes:
+        node: The rules.
+        endpoints: Bound URLs: `pub:NAME` and `replay:NAME` per view, and `ingest`. Complete once entered.
+    """
+
+    def __init__(self, config: BrokerConfig, tell: Callable[[Notice], None], seed: int | None = None) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            config: Checked.
+            tell: Takes notices, on the loop's thread; must not block.
+            seed: For jitter; default: from the system.
+        """
+        self._config = config
+        self._tell = tell
+        self.node = BrokerNode(config, random.Random(seed))
+        self.endpoints: dict[str, str] = {}
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._is_stopping = False
+        self._has_ended = False
+        self._stack = ExitStack()
+
+    def __enter__(self) -> BrokerLoop:
+        """Open every socket.
+
+        Raises:
+            ConfigError: An endpoint cannot be bound or connected; nothing stays open.
+        """
+        with self._stack as stack:
+            self._wake_read, self._wake_write = os.pipe()
+            for end in (self._wake_read, self._wake_write):
+                os.set_blocking(end, False)
+                stack.callback(os.close, end)
+            self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            stack.callback(self._context.term)
+            self._poller = zmq.Poller()
+            self._poller.register(self._wake_read, zmq.POLLIN)
+            self._options = SocketOptions(
+                message_bytes_max=self._config.message_bytes_max, linger_ms=round(self._config.linger_s * 1000)
+            )
+            self._open_views(stack)
+            self._links = stack.enter_context(Links(self._context, self._poller, self._options, self.node.sources))
+            if self._config.ingest is not None:
+                self.endpoints["ingest"] = self._links.url(0)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close every socket; unsent output has the configured linger."""
+        self._has_ended = True
+        self._stack.close()
+        self._run_calls()
+
+    def call(self, work: Callable[[], None]) -> bool:
+        """Have the loop's thread do something between two turns.
+
+        Args:
+            work: What to do; must not block and not raise.
+
+        Returns:
+            Whether it will be done; False = the loop has ended.
+        """
+        if self._has_ended:
+            return False
+        self._calls.put(work)
+        self._wake()
+        return True
+
+    def stop(self) -> None:
+        """Ask the loop to end: no more input, output sent. Any thread, any number of times."""
+        self._is_stopping = True
+        self._wake()
+
+    def run(self) -> None:
+        """Turn until `stop`."""
+        is_dry = True
+        while not self._is_stopping:
+            is_dry = self._turn(0 if not is_dry else self._sleep_ms())
+        # The last word: what has been released goes out, whether or not its run is full.
+        self._finish(time.monotonic_ns())
+
+    def status(self) -> BrokerStatus:
+        """Return all figures; on the loop's thread, or after its end."""
+        return self.node.status(self.endpoints)
+
+    def _turn(self, timeout_ms: int) -> bool:
+        """Do one turn and tell whether input has run dry."""
+        ready = self._poller.poll(timeout_ms)
+        now_ns = time.monotonic_ns()
+        is_dry = True
+        for socket, _ in ready:
+            if socket == self._wake_read:
+                self._run_calls()
+            elif (index := self._view_of_router.get(socket)) is not None:
+                self._take_replay_requests(index)
+            else:
+                is_dry = self._links.drain(socket, self.node, SHARE_MESSAGES, now_ns) and is_dry
+        self.node.on_time(now_ns)
+        if is_dry:
+            self.node.flush()
+        self._send(now_ns)
+        return is_dry
+
+    def _sleep_ms(self) -> int:
+        """Return how long nothing will be due, in whole milliseconds, rounded up so that the loop does not spin."""
+        dues = [self.node.deadline_ns, *(view.replay.deadline_ns for view in self.node.views)]
+        soonest = min((due for due in dues if due is not None), default=None)
+        if soonest is None:
+            return POLL_MS_MAX
+        left_ms = -(-(soonest - time.monotonic_ns()) // _NS_PER_MS)
+        return max(0, min(left_ms, POLL_MS_MAX))
+
+    def _send(self, now_ns: int) -> None:
+        """Send what the node has to say: live output, requests, log lines; then one slice of replay per view."""
+        for view_index, frames in self.node.take_output():
+            send_frames(self._pubs[view_index].socket, frames)
+        for request in self.node.take_requests():
+            self._links.request(request)
+        for notice in self.node.take_notices():
+            self._tell(notice)
+        for index, router in self._routers.items():
+            self._serve(self.node.views[index].replay, router, now_ns)
+
+    def _serve(self, replay: ReplayServer, router: BoundSocket, now_ns: int) -> None:
+        """Send one slice of replay."""
+        for turn in replay.take_slice(now_ns):
+            replay.sent(turn, self._send_turn(replay, router, turn), now_ns)
+
+    def _send_turn(self, replay: ReplayServer, router: BoundSocket, turn: Turn) -> int:
+        """Send one client's turn and return how many messages were taken."""
+        for count, frames in enumerate(turn.messages):
+            routed = route_frames(router.socket, turn.identity, frames)
+            if routed is Routed.GONE:
+                replay.gone(turn.identity)
+            if routed is not Routed.SENT:
+                return count
+        return len(turn.messages)
+
+    def _take_replay_requests(self, index: int) -> None:
+        """Read one share of replay requests."""
+        view = self.node.views[index]
+        for frames in receive_frames(self._routers[index].socket, SHARE_MESSAGES):
+            refusal = view.replay.receive(frames)
+            if refusal is not None:
+                self.node.tell_refused_request(view, refusal)
+
+    def _finish(self, now_ns: int) -> None:
+        """Send what is left."""
+        self.node.flush()
+        self._send(now_ns)
+
+    def _open_views(self, stack: ExitStack) -> None:
+        """Bind every view's PUB and ROUTER."""
+        self._pubs: list[BoundSocket] = []
+        self._routers: dict[int, BoundSocket] = {}
+        self._view_of_router: dict[object, int] = {}
+        for index, view in enumerate(self._config.views):
+            self._open_view(stack, index, view)
+
+    def _open_view(self, stack: ExitStack, index: int, view: ViewConfig) -> None:
+        """Bind one view."""
+        options = SocketOptions(send_hwm=view.hwm, linger_ms=self._options.linger_ms)
+        pub = stack.enter_context(open_socket(self._context, zmq.PUB, Endpoint.parse(view.endpoint, "--pub"), options))
+        self._pubs.append(pub)
+        self.endpoints[f"pub:{view.name}"] = pub.url
+        if view.replay_endpoint is not None:
+            endpoint = Endpoint.parse(view.replay_endpoint, "--replay")
+            router = stack.enter_context(open_socket(self._context, zmq.ROUTER, endpoint, options))
+            self._routers[index] = router
+            self._view_of_router[router.socket] = index
+            self._poller.register(router.socket, zmq.POLLIN)
+            self.endpoints[f"replay:{view.name}"] = router.url
+
+    def _run_calls(self) -> None:
+        """Do what others asked for."""
+        with suppress(BlockingIOError, OSError):
+            os.read(self._wake_read, 4096)
+        with suppress(Empty):
+            while True:
+                self._calls.get_nowait()()
+
+    def _wake(self) -> None:
+        """End the loop's sleep. A full pipe means that it is awake already; a closed one that it has ended."""
+        with suppress(BlockingIOError, OSError):
+            os.write(self._wake_write, b".")

@@ -1,0 +1,443 @@
+"""The broker without a socket: bytes and time go in, frames to send and a next deadline come out.
+
+```
+receive ─▸ split_batch ─▸ stream (what the number proves) ─▸ rank group (aggregator, run) ─▸ views ─▸ take_output
+   ▴                          │ asks                              ▴ loss, restart
+   └── receive_replay ◂───────┘ take_requests                     └ on_time
+```
+
+The shell (`broker/server.py`) and the simulator drive the same object:
+
+1. give it every message that has arrived (`receive`, `receive_replay`), then `on_time`,
+2. `flush` when input has run dry, and send `take_output`, in order, and `take_requests`,
+3. sleep until `deadline_ns` or the next message.
+
+Everything that the network does is a value here; no method raises for what a peer sent.
+
+Cost on the path of an expected batch: one envelope split, one dict look-up, one comparison of eight bytes for gap, duplicate and
+framing at once, then the aggregator's loop.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kvbus.broker.intake import Intake, Source, Stream
+from kvbus.broker.membership import Membership
+from kvbus.broker.notices import Level, Notice, Reason, Refusals
+from kvbus.broker.rankgroup import RankGroup
+from kvbus.broker.status import BrokerStatus, status_of
+from kvbus.config import BrokerConfig
+from kvbus.errors import DecodeError, FrameError
+from kvbus.streams.outputs import AskReplay, CancelReplay, Deliver, Dropped, Lost, NewEpoch, StreamOutput
+from kvbus.streams.ring import ReplayRing
+from kvbus.streams.serving import Refusal, ReplayServer
+from kvbus.views.view import View
+from kvbus.wire.envelope import Envelope, split_batch
+from kvbus.wire.frames import ReplayEnd, read_live, read_replay_reply, replay_request
+
+__all__ = ["BrokerNode", "Outgoing", "UpstreamRequest"]
+
+
+class Outgoing(NamedTuple):
+    """One message to publish.
+
+    Attributes:
+        view_index: On which view's PUB socket.
+        frames: `[topic, seq:8 BE, payload]`.
+    """
+
+    view_index: int
+    frames: list[bytes]
+
+
+class UpstreamRequest(NamedTuple):
+    """One message to a worker's replay ROUTER, on a DEALER of its own, or the end of one.
+
+    Attributes:
+        source_index: Whose replay endpoint.
+        key: Names the request; to be passed in with its replies.
+        frames: `[empty, start:8 BE]`; empty list = the request is over, close its DEALER.
+    """
+
+    source_index: int
+    key: int
+    frames: list[bytes]
+
+
+class _Ask(NamedTuple):
+    """One open replay request.
+
+    Attributes:
+        source_index: Whom it went to.
+        stream: Whose it is; `None` = to find out what streams there are.
+        request: The stream's own name for it.
+    """
+
+    source_index: int
+    stream: Stream | None
+    request: int
+
+
+ASKS_MAX = 16
+"""Replay requests open at once, over all streams: a broker that starts under load asks all workers, and their answers share
+its one thread. A request that waits for its turn loses nothing."""
+
+DISCOVERY_NS = 5_000_000_000
+"""How often a worker from which nothing has come is asked again what it has published."""
+
+
+class BrokerNode:
+    """All rules of one broker. Owned by one thread.
+
+    Attributes:
+        sources: Where messages arrive, by index.
+        views: Where they leave, by index.
+        refusals: Messages turned away, by reason.
+    """
+
+    def __init__(self, config: BrokerConfig, rng: random.Random) -> None:
+        """Lay out sources, groups and views.
+
+        Args:
+            config: Checked by `validate()`.
+            rng: For jitter; the same seed and input give the same output.
+        """
+        self._config = config
+        self._intake = Intake(config, rng)
+        self.sources: list[Source] = self._intake.sources
+        self._members = {group: Membership(workers) for group, workers in self._intake.workers.items()}
+        self._groups: dict[tuple[str, int | None], RankGroup] = {}
+        self.views: list[View] = []
+        for view in config.views:
+            ring = ReplayRing(view.buffer_batches, view.buffer_bytes)
+            replay = ReplayServer(ring, old_form=view.old_replay_form)
+            self.views.append(View(view.name, view.topic.encode(), view.filter, ring, replay))
+        self.refusals = Refusals()
+        self._batches_received = 0
+        self._asks: dict[int, _Ask] = {}
+        self._ask_count = 0
+        self._output: list[Outgoing] = []
+        self._requests: list[UpstreamRequest] = []
+        self._notices: list[Notice] = []
+
+    def receive(self, source_index: int, frames: Sequence[bytes], now_ns: int) -> None:
+        """Take one live message.
+
+        Args:
+            source_index: Where it arrived.
+            frames: All its frames, in order, whatever their number.
+            now_ns: Monotonic time, nanoseconds.
+        """
+        source = self.sources[source_index]
+        if len(frames) != 3:
+            self._refuse("frame_count", source, None, frames=len(frames))
+            return
+        topic, seq_frame, payload = frames
+        try:
+            envelope = split_batch(payload)
+        except DecodeError as error:
+            self._receive_unreadable(source, frames, error, now_ns)
+            return
+        stream = source.streams.get((topic, envelope.data_parallel_rank))
+        if stream is not None and seq_frame == stream.receiver.expected:
+            stream.receiver.accept_expected(payload, now_ns)
+            self._deliver(stream, envelope, now_ns)
+            return
+        try:
+            seq = read_live(frames)[1]
+        except FrameError as error:
+            self._refuse("seq_frame", source, topic, error=error.reason)
+            return
+        stream = stream or self._open_stream(source, topic, envelope.data_parallel_rank, now_ns)
+        if stream is not None:
+            self._apply(stream, stream.receiver.receive(seq, payload, now_ns), now_ns)
+
+    def receive_replay(self, key: int, frames: Sequence[bytes], now_ns: int) -> None:
+        """Take one message from a worker's replay ROUTER.
+
+        Args:
+            key: Which request it answers, as `UpstreamRequest` gave it.
+            frames: All its frames, in order.
+            now_ns: Monotonic time, nanoseconds.
+        """
+        ask = self._asks.get(key)
+        if ask is None:
+            return  # over; what was still under way is not counted, because nobody waits for it
+        source = self.sources[ask.source_index]
+        try:
+            message = read_replay_reply(frames)
+        except FrameError as error:
+            self._refuse("replay_frame", source, None, error=error.reason)
+            return
+        if isinstance(message, ReplayEnd):
+            self._end_ask(key)
+            if ask.stream is not None:
+                self._apply(ask.stream, ask.stream.receiver.receive_end(now_ns, ask.request), now_ns)
+            return
+        try:
+            rank = split_batch(message.payload).data_parallel_rank
+        except DecodeError as error:
+            self._refuse("replay_unreadable", source, message.topic, seq=message.seq, error=error.reason)
+            if ask.stream is not None:
+                self._apply(ask.stream, ask.stream.receiver.unreadable(message.seq, now_ns), now_ns)
+            return
+        if ask.stream is None:
+            self._discovered(source, key, message.topic or b"", rank, now_ns)
+        elif rank != ask.stream.data_parallel_rank or message.topic not in (None, ask.stream.topic):
+            self._refuse("replay_unasked", source, message.topic)
+        else:
+            replayed = ask.stream.receiver.receive_replay(message.seq, message.payload, now_ns, ask.request)
+            self._apply(ask.stream, replayed, now_ns)
+
+    def connected(self, source_index: int, now_ns: int) -> None:
+        """Say that a source's connection is up, for the first time or again.
+
+        What was published before the first time is asked for; after another time the worker may be another life (rule S4).
+
+        Args:
+            source_index: Whose connection.
+            now_ns: Monotonic time, nanoseconds.
+        """
+        source = self.sources[source_index]
+        self._tell("info", "worker_connected", endpoint=source.endpoint.url)
+        for stream in list(source.streams.values()):
+            self._apply(stream, stream.receiver.reconnected(now_ns), now_ns)
+        if not source.streams and source.replay_endpoint is not None:
+            source.discover_at_ns = now_ns
+
+    def disconnected(self, source_index: int, now_ns: int) -> None:
+        """Say that a source's connection is down.
+
+        Args:
+            source_index: Whose connection.
+            now_ns: Monotonic time, nanoseconds.
+        """
+        source = self.sources[source_index]
+        self._tell("warning", "worker_disconnected", endpoint=source.endpoint.url)
+        for stream in list(source.streams.values()):
+            self._apply(stream, stream.receiver.disconnected(now_ns), now_ns)
+
+    def on_time(self, now_ns: int) -> None:
+        """Do what is due: recovery, probes, votes that are too old, clears that waited long enough.
+
+        Args:
+            now_ns: Monotonic time, nanoseconds.
+        """
+        for source in self.sources:
+            if source.discover_at_ns is not None and source.discover_at_ns <= now_ns:
+                self._discover(source, now_ns)
+            for stream in list(source.streams.values()):
+                due = stream.receiver.deadline_ns
+                if due is not None and due <= now_ns:
+                    self._apply(stream, stream.receiver.on_time(now_ns), now_ns)
+        for group in list(self._groups.values()):
+            due = group.aggregator.deadline_ns
+            if due is not None and due <= now_ns:
+                group.collect(group.aggregator.expire(now_ns))
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When `on_time` has something to do next; `None` = not before another message.
+
+        Cost: O(streams + groups).
+        """
+        dues = [stream.receiver.deadline_ns for source in self.sources for stream in source.streams.values()]
+        dues += [source.discover_at_ns for source in self.sources]
+        dues += [group.aggregator.deadline_ns for group in self._groups.values()]
+        return min((due for due in dues if due is not None), default=None)
+
+    def flush(self) -> None:
+        """Hand everything released so far to the views. To be called when input has run dry."""
+        for group in self._groups.values():
+            group.finish_run()
+            self._publish(group)
+
+    def take_output(self) -> list[Outgoing]:
+        """Return messages to publish, in order, and forget them."""
+        output, self._output = self._output, []
+        return output
+
+    def take_requests(self) -> list[UpstreamRequest]:
+        """Return messages to workers' replay ROUTERs, in order, and forget them."""
+        requests, self._requests = self._requests, []
+        return requests
+
+    def take_notices(self) -> list[Notice]:
+        """Return what is worth a log line, in order, and forget it."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    def status(self, endpoints: Mapping[str, str]) -> BrokerStatus:
+        """Return all figures of this moment.
+
+        Args:
+            endpoints: Bound URLs, as `BrokerLoop.endpoints`; empty where there is no socket.
+        """
+        return status_of(
+            self._intake,
+            self._groups.values(),
+            self.views,
+            batches=self._batches_received,
+            refused=self.refusals.counts,
+            endpoints=endpoints,
+        )
+
+    def _open_stream(self, source: Source, topic: bytes, rank: int | None, now_ns: int) -> Stream | None:
+        """Begin to follow a stream, if its worker has a seat and there is room."""
+        worker_id = self._intake.worker_of(source, topic)
+        if worker_id is None:
+            self._refuse("no_seat", source, topic)
+            return None
+        if not self._intake.has_room():
+            self._refuse("streams_max", source, topic)
+            return None
+        group = self._see(source.group, worker_id, rank, now_ns)
+        self._tell("info", "stream_opened", worker=self._intake.names[worker_id], topic=_text(topic), rank=rank)
+        return self._intake.open_stream(source, topic, rank, worker_id, group)
+
+    def _see(self, group_name: str, worker_id: str, rank: int | None, now_ns: int) -> RankGroup:
+        """Learn which rank a worker serves, move the quorums accordingly, and return the rank's group."""
+        members = self._members[group_name]
+        for change in members.see(worker_id, rank):
+            other = self._groups.get((group_name, change.data_parallel_rank))
+            if other is None:
+                continue
+            if change.joins:
+                other.collect(other.aggregator.add_worker(worker_id, now_ns))
+            else:
+                # It was counted only because nobody knew; it has cast no vote here.
+                other.collect(other.aggregator.remove_worker(worker_id, policy="shrink", now_ns=now_ns))
+        group = self._groups.get((group_name, rank))
+        if group is None:
+            group = RankGroup(group_name, rank, members.quorum(rank), self._config)
+            self._groups[group_name, rank] = group
+        return group
+
+    def _deliver(self, stream: Stream, envelope: Envelope, now_ns: int) -> None:
+        """Count one batch that is next in its stream."""
+        self._batches_received += 1
+        group = stream.rank_group
+        group.deliver(stream.worker_id, envelope, now_ns)
+        if group.finished:
+            self._publish(group)
+
+    def _publish(self, group: RankGroup) -> None:
+        """Offer finished runs to every view."""
+        for run in group.take_finished():
+            for index, view in enumerate(self.views):
+                frames = view.offer(run)
+                if frames is not None:
+                    self._output.append(Outgoing(index, frames))
+
+    def _apply(self, stream: Stream, outputs: list[StreamOutput], now_ns: int) -> None:
+        """Do what a stream's receiver says, in its order."""
+        for output in outputs:
+            if isinstance(output, Deliver):
+                self._deliver(stream, split_batch(output.payload), now_ns)
+            elif isinstance(output, Lost | NewEpoch):
+                self._lose(stream, output, now_ns)
+            elif isinstance(output, AskReplay):
+                self._ask(stream.source, stream, output.start_seq, output.request, now_ns)
+            elif isinstance(output, CancelReplay):
+                self._cancel(stream, output.request)
+            elif isinstance(output, Dropped):
+                self._refuse(output.reason, stream.source, stream.topic, seq=output.seq)
+            else:
+                where = {"worker": self._intake.names[stream.worker_id], "topic": _text(stream.topic)}
+                self._tell("error", "two_publishers", **where, rank=stream.data_parallel_rank, seq=output.seq)
+
+    def _lose(self, stream: Stream, output: Lost | NewEpoch, now_ns: int) -> None:
+        """Declare a loss: what this rank's workers hold is not known any more (rule S5)."""
+        worker = self._intake.names[stream.worker_id]
+        where = {"worker": worker, "topic": _text(stream.topic), "rank": stream.data_parallel_rank}
+        if isinstance(output, Lost):
+            lost = {"start_seq": output.start_seq, "stop_seq": output.stop_seq, "reason": output.reason}
+            self._tell("warning", "batches_lost", **where, **lost)
+        else:
+            self._tell("warning", "worker_restarted", **where, old_position=output.old_position, reason=output.reason)
+        group = stream.rank_group
+        group.collect(group.aggregator.lose(stream.worker_id, now_ns))
+
+    def _ask(self, source: Source, stream: Stream | None, start_seq: int, request: int, now_ns: int) -> None:
+        """Send a replay request on a connection of its own, or put it off while too many are open."""
+        if len(self._asks) >= ASKS_MAX:
+            if stream is not None:
+                stream.receiver.deferred(now_ns)
+            return
+        self._ask_count += 1
+        self._asks[self._ask_count] = _Ask(source.index, stream, request)
+        self._requests.append(UpstreamRequest(source.index, self._ask_count, replay_request(start_seq)))
+
+    def _cancel(self, stream: Stream, request: int) -> None:
+        """Give up a replay request."""
+        for key, ask in self._asks.items():
+            if ask.stream is stream and ask.request == request:
+                self._end_ask(key)
+                return
+
+    def _end_ask(self, key: int) -> None:
+        """Close the connection of a request that is over."""
+        ask = self._asks.pop(key)
+        self._requests.append(UpstreamRequest(ask.source_index, key, []))
+
+    def _discover(self, source: Source, now_ns: int) -> None:
+        """Ask a worker from which nothing has come what it published before we were there."""
+        for key in [key for key, ask in self._asks.items() if ask.source_index == source.index and ask.stream is None]:
+            self._end_ask(key)
+        source.discover_at_ns = None
+        if not source.streams:
+            source.discover_at_ns = now_ns + DISCOVERY_NS
+            self._ask(source, None, 0, 0, now_ns)
+
+    def _discovered(self, source: Source, key: int, topic: bytes, rank: int | None, now_ns: int) -> None:
+        """Follow a stream that a worker's replay has shown. Its batches are asked for once more, by the stream itself."""
+        self._end_ask(key)
+        source.discover_at_ns = None
+        if (topic, rank) not in source.streams:
+            stream = self._open_stream(source, topic, rank, now_ns)
+            if stream is not None:
+                self._apply(stream, stream.receiver.reconnected(now_ns), now_ns)
+
+    def _receive_unreadable(self, source: Source, frames: Sequence[bytes], error: DecodeError, now_ns: int) -> None:
+        """Treat a numbered batch of a known stream whose envelope cannot be read as a hole (rule W3)."""
+        topic = frames[0]
+        self._refuse("unreadable_batch", source, topic, error=str(error))
+        try:
+            seq = read_live(frames)[1]
+        except FrameError:
+            return
+        # Its rank is inside what cannot be read. With one stream of this topic there is no doubt; with several, the hole
+        # shows by itself at that stream's next number.
+        streams = source.streams_of_topic(topic)
+        if len(streams) == 1:
+            self._apply(streams[0], streams[0].receiver.unreadable(seq, now_ns), now_ns)
+
+    def _refuse(self, reason: Reason, source: Source, topic: bytes | None, **fields: object) -> None:
+        """Count a message that is not taken."""
+        where = source.endpoint.url if topic is None else f"{source.endpoint.url} {_text(topic)!r}"
+        notice = self.refusals.count(reason, where, **fields)
+        if notice is not None:
+            self._notices.append(notice)
+
+    def tell_refused_request(self, view: View, refusal: Refusal) -> None:
+        """Note that a view has refused a replay request; it counts them itself, the log hears of the first.
+
+        Args:
+            view: Which.
+            refusal: Why.
+        """
+        notice = self.refusals.first(f"replay request: {refusal}", view.name)
+        if notice is not None:
+            self._notices.append(notice)
+
+    def _tell(self, level: Level, name: str, **fields: object) -> None:
+        """Add a line for the log."""
+        self._notices.append(Notice(level, name, fields))
+
+
+def _text(topic: bytes) -> str:
+    """Show a topic in a log line."""
+    return topic.decode(errors="replace")

@@ -1,0 +1,170 @@
+"""One worker group at one data-parallel rank: from batches of raw events to runs of released ones.
+
+This is where the rooms meet. The aggregator counts opaque keys, and here the keys are the raw bytes of events: a follower's equal
+copy is found by its bytes alone and never parsed. The first copy is read once, for the few fields that the aggregator and the
+views need. What the aggregator releases is collected into a run, which the node hands to the views.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+
+import msgspec
+
+from kvbus.aggregate.aggregator import KVEventAggregator
+from kvbus.aggregate.description import Description, Kind
+from kvbus.config import BrokerConfig
+from kvbus.events import AllBlocksCleared, EventKind, Facets
+from kvbus.views.filters import SpecKinds
+from kvbus.views.run import Run
+from kvbus.wire.envelope import Envelope
+from kvbus.wire.head import Form, Head, read_head
+from kvbus.wire.identity import identity_of, same_event
+from kvbus.wire.writing import encode_event
+
+__all__ = ["RankGroup"]
+
+_NS = 1_000_000_000
+
+FACETS_MAX = 1024
+"""Different facets counted; a model has dozens, and past it a peer is making them up."""
+
+HEADS_SPARE = 4096
+"""Heads of given-up events that may linger before they are swept; the sweep costs about 1 ms."""
+
+_KINDS = {
+    EventKind.STORED: Kind.STORE,
+    EventKind.REMOVED: Kind.REMOVAL,
+    EventKind.CLEARED: Kind.CLEAR,
+    EventKind.UNKNOWN: Kind.OTHER,
+}
+
+_CLEARS = {
+    Form.MAP: encode_event(AllBlocksCleared(), "map"),
+    Form.ARRAY: encode_event(AllBlocksCleared(), "array"),
+    Form.NESTED: msgspec.msgpack.encode(encode_event(AllBlocksCleared(), "array")),
+}
+
+MILLISECONDS_FROM = 1e11
+"""A `ts` above this is in milliseconds (Mooncake): in seconds it would be the year 5138."""
+
+
+class RankGroup:
+    """Aggregator and current run of one (group, data-parallel rank).
+
+    Attributes:
+        group: Worker group.
+        data_parallel_rank: Rank; `None` for workers that send none.
+        aggregator: Counts votes; keys are raw events.
+        released_by: Released events by what views filter on; at most `FACETS_MAX` different ones, others are left out.
+        finished: Runs that are full or whose form ended, oldest first; the node takes them.
+    """
+
+    def __init__(self, group: str, data_parallel_rank: int | None, quorum: list[str], config: BrokerConfig) -> None:
+        """Begin with nothing pending.
+
+        Args:
+            group: Worker group.
+            data_parallel_rank: Rank.
+            quorum: Worker ids that must agree, at least one.
+            config: For the aggregator's bounds and the size of an output batch.
+        """
+        self.group = group
+        self.data_parallel_rank = data_parallel_rank
+        self.finished: list[Run] = []
+        self.released_by: Counter[Facets] = Counter()
+        self._run: Run | None = None
+        self._spec_kinds = SpecKinds()
+        self._heads: dict[bytes, Head] = {}
+        self._form = Form.MAP
+        self._ts = 0.0
+        self._flush_events = config.flush_events
+        self._flush_bytes = config.flush_bytes
+        self.aggregator: KVEventAggregator[bytes] = KVEventAggregator(
+            quorum,
+            describe=self._describe,
+            same=same_event,
+            make_clear=self._make_clear,
+            age_ns=round(config.age_s * _NS),
+            clear_wait_ns=round(config.clear_wait_s * _NS),
+            losses_per_minute=config.losses_per_minute,
+            loss_window_ns=round(config.loss_window_s * _NS),
+            pending_events_max=config.pending_events_max,
+            pending_bytes_max=config.pending_bytes_max,
+        )
+
+    def deliver(self, worker_id: str, envelope: Envelope, now_ns: int) -> None:
+        """Count one batch of one worker and collect what it releases.
+
+        Args:
+            worker_id: A worker of the quorum.
+            envelope: Its batch.
+            now_ns: Monotonic time, nanoseconds.
+
+        Cost: per event one dict look-up for a follower's copy; one read of a few fields for a first copy.
+        """
+        ts = envelope.ts if envelope.ts < MILLISECONDS_FROM else envelope.ts / 1000
+        self._ts = max(ts, self._ts)
+        released = self.aggregator.add_events(worker_id, envelope.events, now_ns)
+        if released:
+            self.collect(released, ts)
+
+    def collect(self, released: list[bytes], ts: float | None = None) -> None:
+        """Put released events into runs.
+
+        Args:
+            released: Raw events in order.
+            ts: Engine time of the batch that completed them; `None` = the newest seen, for what a loss or a time limit released.
+        """
+        stamp = self._ts if ts is None else float(ts)
+        for event in released:
+            head = self._heads.pop(event, None) or read_head(event)
+            run = self._run
+            if run is None or run.form is not head.form:
+                self.finish_run()
+                run = self._run = Run(self.group, self.data_parallel_rank, head.form, stamp, self._spec_kinds)
+            run.append(event, head.facets, stamp)
+            if len(run.events) >= self._flush_events or run.size_bytes >= self._flush_bytes:
+                self.finish_run()
+        if len(self._heads) > self.aggregator.pending_count + HEADS_SPARE:
+            self._heads.clear()
+
+    def finish_run(self) -> None:
+        """Close the current run, if there is one, so that it can be sent."""
+        run = self._run
+        if run is not None:
+            self.finished.append(run)
+            self._run = None
+            if len(self.released_by) < FACETS_MAX:
+                self.released_by.update(run.facets)
+
+    def take_finished(self) -> list[Run]:
+        """Return the finished runs, oldest first, and forget them."""
+        runs, self.finished = self.finished, []
+        return runs
+
+    def _describe(self, event: bytes) -> Description:
+        """Read a first copy for the aggregator and remember what the views will want.
+
+        Raises:
+            DecodeError: The event cannot be read; the aggregator counts it as rejected.
+        """
+        head = read_head(event)
+        self._heads[event] = head
+        self._form = head.form
+        # A clear with a scope of its own takes some blocks away and closes nothing.
+        kind = Kind.REMOVAL if head.is_scoped_clear else _KINDS[head.facets.kind]
+        return Description(kind=kind, bucket=_bucket(event, head), size_bytes=len(event))
+
+    def _make_clear(self) -> bytes:
+        """Return an `AllBlocksCleared` in the form in which the workers speak."""
+        return _CLEARS[self._form]
+
+
+def _bucket(event: bytes, head: Head) -> tuple[Hashable, ...]:
+    """Return what equal events have in common whatever their form, and different ones seldom do."""
+    if head.block_hashes:
+        return head.type, head.facets, head.block_hashes[0]
+    # Nothing cheap tells such events apart, and a search among thousands of them would be slow.
+    return head.type, hash(identity_of(event))

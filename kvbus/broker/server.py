@@ -1,0 +1,173 @@
+"""The broker as an object: start it, ask it, stop it. The work is done by one thread (`broker/loop.py`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
+
+from kvbus.broker.loop import BrokerLoop
+from kvbus.broker.notices import Notice
+from kvbus.broker.status import BrokerStatus
+from kvbus.config import BrokerConfig
+from kvbus.errors import UsageError
+
+__all__ = ["Broker"]
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 10.0
+"""Longest wait for the loop to answer. A turn takes milliseconds; a loop that needs longer is stuck."""
+
+
+class Broker:
+    """A running broker: workers on one side, views on the other.
+
+    ```python
+    with Broker(config) as broker:
+        print(broker.endpoints["pub:all"])
+    ```
+
+    All methods may be called from any thread.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, *, tell: Callable[[Notice], None] | None = None, seed: int | None = None
+    ) -> None:
+        """Check the configuration; nothing is opened yet.
+
+        Args:
+            config: What to run.
+            tell: Takes notices for the log, on the broker's thread; must not block. Default: nobody.
+            seed: For the jitter of retries; default: from the system.
+
+        Raises:
+            ConfigError: With every problem found.
+        """
+        config.validate()
+        self.config = config
+        self._tell = tell or _ignore
+        self._seed = seed
+        self._loop: BrokerLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._ended = threading.Event()
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """Bound URLs: `pub:NAME` and `replay:NAME` per view, and `ingest`. Ports are real ones, also where 0 was asked for.
+
+        Raises:
+            UsageError: The broker was not started.
+        """
+        return dict(self._running().endpoints)
+
+    def start(self) -> None:
+        """Open all sockets and begin.
+
+        Raises:
+            ConfigError: An endpoint cannot be bound or connected; nothing stays open.
+            UsageError: It was started before.
+        """
+        if self._thread is not None:
+            raise UsageError("a broker can be started once")
+        opened = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(opened,), name="kvbus-broker", daemon=True)
+        self._thread.start()
+        opened.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    def stop(self) -> None:
+        """Take no more input, send what has been released, and close. Harmless when not running, and twice.
+
+        Returns within the configured linger and a second.
+
+        Raises:
+            UsageError: The thread does not end.
+        """
+        if self._thread is None or self._loop is None:
+            return
+        self._loop.stop()
+        self._thread.join(CALL_TIMEOUT_S + self.config.linger_s)
+        if self._thread.is_alive():
+            raise UsageError("the broker does not stop")
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the broker has ended.
+
+        Args:
+            timeout_s: Longest wait in seconds; `None` = for ever.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            BaseException: What ended the loop, where that was a bug.
+        """
+        ended = self._ended.wait(timeout_s)
+        if ended and self._failure is not None:
+            raise self._failure
+        return ended
+
+    def status(self) -> BrokerStatus:
+        """Return all figures of one moment, between two turns of the loop; after the end, the last ones.
+
+        Raises:
+            UsageError: Not started, or the loop is stuck.
+        """
+        loop = self._running()
+        return self._call(loop.status)
+
+    def _call(self, question: Callable[[], T]) -> T:
+        """Have the loop's thread answer a question."""
+        loop = self._running()
+        answers: list[T] = []
+        answered = threading.Event()
+
+        def answer() -> None:
+            answers.append(question())
+            answered.set()
+
+        if not loop.call(answer):
+            # The loop has ended and will change nothing any more.
+            return question()
+        if not answered.wait(CALL_TIMEOUT_S):
+            raise UsageError(f"the broker has not answered for {CALL_TIMEOUT_S:g} s")
+        return answers[0]
+
+    def _running(self) -> BrokerLoop:
+        if self._loop is None:
+            raise UsageError("the broker was not started")
+        return self._loop
+
+    def _run(self, opened: threading.Event) -> None:
+        """Be the broker's thread."""
+        try:
+            loop = BrokerLoop(self.config, self._tell, self._seed)
+            with loop:
+                self._loop = loop
+                opened.set()
+                loop.run()
+        except BaseException as error:
+            self._failure = error
+        finally:
+            opened.set()
+            self._ended.set()
+
+    def __enter__(self) -> Broker:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+
+def _ignore(notice: Notice) -> None:
+    """Tell nobody."""

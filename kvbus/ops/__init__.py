@@ -1,0 +1,1 @@
+"""What an operator looks at: logs. Holds no rule of the bus."""
