@@ -1,0 +1,150 @@
+"""All segments that are open at once, and where each worker stands in them (rule A4).
+
+A worker's clear takes it to the next segment. The first segment is the one that the slowest worker is in. The *n*-th clear of
+the worker that emitted it first waits in the segment that it closes, until all have followed or the aggregator lets it out
+alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic
+
+from kvbus.aggregate.description import Description
+from kvbus.aggregate.membership import Roster, Worker
+from kvbus.aggregate.occurrence import E, Occurrence
+from kvbus.aggregate.segment import Segment
+
+__all__ = ["Segments"]
+
+
+class Segments(Generic[E]):
+    """The open segments, from the slowest worker's to the fastest's; never empty.
+
+    Attributes:
+        open: The segments. To be changed here only.
+
+    Invariant: every segment but the last has a clear that closes it, emitted by at least one worker and not by all.
+    """
+
+    __slots__ = ("_describe", "_roster", "_same", "open")
+
+    def __init__(
+        self, roster: Roster, describe: Callable[[E], Description], same: Callable[[E, E], bool] | None
+    ) -> None:
+        """Begin with all workers in one empty segment.
+
+        Args:
+            roster: The workers; their positions are kept here.
+            describe: As in `Segment`.
+            same: As in `Segment`.
+        """
+        self._roster = roster
+        self._describe = describe
+        self._same = same
+        self.open: deque[Segment[E]] = deque([Segment(describe, same)])
+
+    def __len__(self) -> int:
+        """Return how many are open, ≥ 1."""
+        return len(self.open)
+
+    @property
+    def front(self) -> Segment[E]:
+        """The segment that the slowest worker is in."""
+        return self.open[0]
+
+    @property
+    def count(self) -> int:
+        """Pending occurrences and clears."""
+        return sum(segment.count for segment in self.open) + len(self.open) - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the pending occurrences and clears."""
+        return sum(segment.size_bytes for segment in self.open)
+
+    def lag(self, worker: Worker) -> int:
+        """Return how many clears a worker is behind the fastest one."""
+        return len(self.open) - 1 - worker.position
+
+    def pending_votes(self, worker: Worker) -> int:
+        """Return how many votes of a worker are pending, clears included.
+
+        Cost: O(open segments).
+        """
+        return sum(segment.pending_votes(worker.bit) for segment in self.open) + worker.position
+
+    def take_clear(self, worker: Worker, clear: Occurrence[E]) -> None:
+        """Close a worker's segment and move it to the next.
+
+        Args:
+            worker: Who emitted the clear.
+            clear: The clear, without voters. The first copy is kept.
+        """
+        segment = self.open[worker.position]
+        if segment.closing is None:
+            segment.closing = clear
+            segment.size_bytes += clear.size_bytes
+            self.open.append(Segment(self._describe, self._same))
+        segment.closing.voters |= worker.bit
+        worker.position += 1
+
+    def is_front_closed(self) -> bool:
+        """Tell whether every worker has emitted the clear that closes the first segment."""
+        closing = self.open[0].closing
+        return closing is not None and closing.voters == self._roster.quorum
+
+    def close_front(self) -> Occurrence[E]:
+        """Take away the first segment, which every worker has left; what is pending in it is void.
+
+        Returns:
+            The clear that closes it.
+        """
+        segment = self.open.popleft()
+        assert segment.closing is not None
+        for worker in self._roster:
+            worker.void += segment.pending_votes(worker.bit)
+            worker.position -= 1
+        return segment.closing
+
+    def take_clear_alone(self) -> Occurrence[E]:
+        """Take the clear that closes the first segment without waiting for the other workers, and make everything else void.
+
+        Returns:
+            The clear; there must be one.
+        """
+        closing = self.open[0].closing
+        assert closing is not None
+        for worker in self._roster:
+            if closing.voters & worker.bit:
+                worker.given_up += 1
+                worker.position -= 1
+        self.void()
+        return closing
+
+    def void(self) -> None:
+        """Make every pending vote of every worker void, and start all in one fresh segment."""
+        for worker in self._roster:
+            worker.void += self.pending_votes(worker)
+            worker.position = 0
+        self.open = deque([Segment(self._describe, self._same)])
+
+    def withdraw(self, bit: int) -> None:
+        """Take away the votes of a worker that has left, and the segments that only it had reached.
+
+        Args:
+            bit: The bit that it had.
+        """
+        reached = []
+        for segment in self.open:
+            reached.append(segment)
+            segment.withdraw(bit)
+            closing = segment.closing
+            if closing is not None:
+                closing.voters &= ~bit
+                if not closing.voters:
+                    segment.closing = None
+                    segment.size_bytes -= closing.size_bytes
+                    break
+        self.open = deque(reached)

@@ -1,0 +1,305 @@
+"""Properties of the aggregator: exact without faults, safe with them, and never stuck.
+
+Each runs some hundred examples in the fast form and more than ten thousand in the slow one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvbus.aggregate.aggregator import KVEventAggregator
+from kvbus.errors import UsageError
+from tests.aggregate.oracle import CLEAR, Oracle, assert_sound, order_faults, toy_aggregator
+
+SECOND = 1_000_000_000
+AGE = 30 * SECOND
+CLEAR_WAIT = 5 * SECOND
+WINDOW = SECOND
+
+ALPHABET = ["x", "y", "-x", "?", CLEAR]
+
+Calls = list[tuple[int, list[str]]]
+
+
+@st.composite
+def any_calls(draw: st.DrawFn) -> tuple[int, Calls]:
+    """Any batches of any workers."""
+    workers = draw(st.integers(1, 4))
+    batch = st.lists(st.sampled_from(ALPHABET), max_size=4)
+    return workers, draw(st.lists(st.tuples(st.integers(0, workers - 1), batch), max_size=25))
+
+
+@st.composite
+def kindred_calls(draw: st.DrawFn) -> tuple[int, Calls]:
+    """Streams that differ from one common stream in order, by a lost and by a surplus event; any cuts, any interleaving."""
+    workers = draw(st.integers(2, 4))
+    common = draw(st.lists(st.sampled_from(ALPHABET), min_size=1, max_size=12))
+    chance = draw(st.randoms(use_true_random=False))
+    streams = [_kin(common, chance) for _ in range(workers)]
+    calls: Calls = []
+    while any(streams):
+        index = chance.choice([index for index in range(workers) if streams[index]])
+        size = chance.randint(1, 3)
+        calls.append((index, streams[index][:size]))
+        streams[index] = streams[index][size:]
+    return workers, calls
+
+
+def _kin(common: list[str], chance: random.Random) -> list[str]:
+    stream = list(common)
+    for place in range(len(stream) - 1):
+        if chance.random() < 0.3:
+            stream[place : place + 2] = stream[place + 1], stream[place]
+    if chance.random() < 0.3:
+        del stream[chance.randrange(len(stream))]
+    if chance.random() < 0.3:
+        stream.insert(chance.randint(0, len(stream)), chance.choice(ALPHABET))
+    return stream
+
+
+def check_exact(workers: int, calls: Calls) -> None:
+    """Whatever is emitted, however cut and interleaved: after every call exactly what the oracle says is out."""
+    ids = [f"w{index}" for index in range(workers)]
+    aggregator, oracle = toy_aggregator(ids), Oracle(ids)
+    streams: dict[str, list[str]] = {worker: [] for worker in ids}
+    out: list[str] = []
+    for index, batch in calls:
+        worker = ids[index]
+        expected = [event for emission in batch for event in oracle.emit(worker, emission)]
+        streams[worker] += batch
+        released = aggregator.add_events(worker, batch)
+        assert expected == released
+        out += released
+        assert oracle.pending_count() == aggregator.pending_count
+        for each in ids:
+            assert oracle.accounting(each) == aggregator.accounting(each)
+        assert_sound(aggregator, ids)
+        assert aggregator.pending_count == 0 or not oracle.is_in_agreement()
+    assert [] == order_faults(streams, out)
+
+
+@settings(max_examples=300)
+@given(any_calls())
+def test_a2_a3_a4_released_is_what_the_oracle_says(case: tuple[int, Calls]) -> None:
+    """The heart of the product: nothing that a worker did not emit, everything that all did, in order, once."""
+    check_exact(*case)
+
+
+@settings(max_examples=300)
+@given(kindred_calls())
+def test_a2_a3_a4_of_streams_that_mostly_agree(case: tuple[int, Calls]) -> None:
+    """Most emissions end in a release here, unlike in quite random streams."""
+    check_exact(*case)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@settings(max_examples=10_000)
+@given(any_calls())
+def test_a2_a3_a4_of_many_random_streams(case: tuple[int, Calls]) -> None:
+    """As the fast form, deeper."""
+    check_exact(*case)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@settings(max_examples=10_000)
+@given(kindred_calls())
+def test_a2_a3_a4_of_many_kindred_streams(case: tuple[int, Calls]) -> None:
+    """As the fast form, deeper."""
+    check_exact(*case)
+
+
+# With other spellings of the same events
+
+
+@settings(max_examples=200)
+@given(kindred_calls(), st.randoms(use_true_random=False))
+def test_a1_other_spellings_change_nothing(case: tuple[int, Calls], chance: random.Random) -> None:
+    """Workers may encode the same event differently, even one worker now so, now so; what is released stays the same."""
+    workers, calls = case
+    ids = [f"w{index}" for index in range(workers)]
+    plain = toy_aggregator(ids)
+    spelled = toy_aggregator(ids, same=lambda a, b: a.lower() == b.lower())
+    for index, batch in calls:
+        respelled = [event.upper() if chance.random() < 0.5 else event for event in batch]
+        expected = plain.add_events(ids[index], batch)
+        assert expected == [event.lower() for event in spelled.add_events(ids[index], respelled)]
+        assert plain.pending_count == spelled.pending_count
+        assert_sound(spelled, ids)
+
+
+# With faults
+
+
+class Watch:
+    """An aggregator under faults, with what must hold after every call, told from the emissions alone."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.now_ns = self.chance.choice([0, 5 * SECOND])
+        self.options = {
+            "age_ns": AGE,
+            "clear_wait_ns": CLEAR_WAIT,
+            "loss_window_ns": self.chance.choice([0, WINDOW]),
+            "losses_per_minute": self.chance.choice([None, 3]),
+            "pending_events_max": self.chance.choice([8, 20, 1_000_000]),
+            "pending_bytes_max": self.chance.choice([16, 1_000_000]),
+        }
+        count = self.chance.randint(1, 4)
+        self.known = [f"w{index}" for index in range(count)]
+        self.aggregator: KVEventAggregator[str] = toy_aggregator(self.known, **self.options)
+        self.emitted: dict[str, dict[str, deque[int]]] = {worker: {} for worker in self.known}
+        self.sent = 0
+        self.loss_clears_at_ns: list[int] = []
+
+    def pass_time(self, step_ns: int) -> None:
+        """Let time pass, with a call at each deadline or, sometimes, late."""
+        goal_ns = self.now_ns + step_ns
+        while self.now_ns < goal_ns:
+            deadline_ns = self.aggregator.deadline_ns
+            if deadline_ns is None or deadline_ns > self.now_ns + 1:
+                before = min(goal_ns, deadline_ns - 1 if deadline_ns is not None else goal_ns)
+                assert [] == self.aggregator.expire(before), "nothing happens before the deadline"
+                self.now_ns = before
+            if deadline_ns is not None and self.now_ns < goal_ns:
+                self.now_ns = goal_ns if self.chance.random() < 0.2 else max(self.now_ns, deadline_ns)
+                self.take(self.aggregator.expire(self.now_ns))
+                assert self.aggregator.deadline_ns is None or self.aggregator.deadline_ns > self.now_ns
+
+    def emit(self, worker: str, batch: list[str]) -> list[str]:
+        """Feed a batch."""
+        if worker in self.aggregator.workers:
+            for event in batch:
+                self.emitted[worker].setdefault(event, deque()).append(self.now_ns)
+        return self.take(self.aggregator.add_events(worker, batch, self.now_ns))
+
+    def lose(self, worker: str) -> None:
+        """Declare a loss."""
+        others = [each for each in self.aggregator.workers if each != worker]
+        out = self.aggregator.lose(worker, self.now_ns)
+        self.take(out, forget=worker in self.aggregator.workers or worker not in others)
+        if CLEAR in out[-1:] and self.options["loss_window_ns"]:
+            self.loss_clears_at_ns.append(self.now_ns)
+
+    def add(self, worker: str) -> None:
+        """Let a worker join, or come back."""
+        is_new = worker not in self.aggregator.workers and worker not in self.aggregator.set_aside
+        if worker not in self.known:
+            self.known.append(worker)
+        self.emitted.setdefault(worker, {})
+        self.take(self.aggregator.add_worker(worker, self.now_ns), forget=is_new)
+
+    def remove(self, worker: str, policy: str) -> None:
+        """Let a worker depart."""
+        out = self.aggregator.remove_worker(worker, policy, self.now_ns)  # type: ignore[arg-type]
+        self.take(out, forget=policy == "clear" or not self.aggregator.workers)
+        if worker not in self.aggregator.workers:
+            self.emitted[worker] = {}
+
+    def take(self, out: list[str], forget: bool = False) -> list[str]:
+        """Check what a call returned and the state that it left behind."""
+        self.sent += len(out)
+        quorum = self.aggregator.workers
+        for event in out:
+            if event != CLEAR and not event.startswith("-"):
+                for worker in quorum:
+                    times = self.emitted[worker].get(event, deque())
+                    while times and times[0] <= self.now_ns - AGE:
+                        times.popleft()
+                    assert times, f"{event} is out, but {worker} had not emitted it within the age"
+                    times.popleft()
+        if forget:
+            self.emitted = {worker: {} for worker in self.emitted}
+        assert self.sent == self.aggregator.totals.sent
+        assert self.aggregator.pending_count <= self.options["pending_events_max"]
+        assert self.aggregator.pending_bytes <= self.options["pending_bytes_max"]
+        assert_sound(self.aggregator, self.known)
+        return out
+
+
+def check_faulty(seed: int) -> Counter[str]:
+    """Random faults, then a quiet time: safe all along, and never stuck. Returns how often each kind of step was taken."""
+    watch = Watch(seed)
+    chance, aggregator = watch.chance, watch.aggregator
+    steps: Counter[str] = Counter()
+    weights = {
+        "emit": 10,
+        "emit all": 6,
+        "time": chance.choice([1, 4]),
+        "lose": chance.choice([0, 1]),
+        "add": chance.choice([0, 1]),
+        "remove": chance.choice([0, 1]),
+        "late": 1,
+    }
+    alphabet = chance.choice([["x", "y", "-x", "?"], ["x", "-x", CLEAR], ["x", "y", "z", "-x", "-y", CLEAR, "#"]])
+    for _ in range(chance.randint(5, 40)):
+        step = chance.choices(list(weights), list(weights.values()))[0]
+        here = aggregator.workers + aggregator.set_aside
+        steps[step] += 1
+        if step == "time":
+            watch.pass_time(chance.choice([SECOND // 3, 2 * SECOND, 7 * SECOND, 31 * SECOND]))
+        elif step == "add":
+            watch.add(chance.choice([*watch.known, f"w{len(watch.known)}"]))
+        elif step == "late":
+            stranger = chance.choice(["nobody", *watch.known])
+            if stranger not in here:
+                with pytest.raises(UsageError):
+                    aggregator.add_events(stranger, ["x"], watch.now_ns)
+        elif not here:
+            continue
+        elif step == "emit":
+            watch.emit(chance.choice(here), chance.choices(alphabet, k=chance.randint(0, 4)))
+        elif step == "emit all":
+            batch = chance.choices(alphabet, k=chance.randint(1, 4))
+            for worker in here:
+                if chance.random() < 0.95:
+                    watch.emit(worker, batch)
+        elif step == "lose":
+            watch.lose(chance.choice(here))
+        elif step == "remove":
+            watch.remove(chance.choice(here), chance.choice(["clear", "shrink", "hold"]))
+    gaps = [b - a for a, b in zip(watch.loss_clears_at_ns, watch.loss_clears_at_ns[1:], strict=False)]
+    assert all(gap >= watch.options["loss_window_ns"] for gap in gaps)
+    check_liveness(watch)
+    return steps
+
+
+def check_liveness(watch: Watch) -> None:
+    """With the faults over, what all emit comes out again within the longest limit, and in the end nothing is left pending."""
+    aggregator = watch.aggregator
+    for worker in watch.known:
+        watch.add(worker)
+    watch.pass_time(60 * SECOND)  # a worker that is set aside has to be quiet for a minute
+    assert sorted(watch.known) == sorted(aggregator.workers)
+    for number in range(8):
+        watch.pass_time(SECOND)
+        events = [f"{letter}{number}" for letter in "ab-"]
+        released = [event for worker in aggregator.workers for event in watch.emit(worker, events)]
+        assert number < 7 or events == released
+    watch.pass_time(AGE)
+    assert 0 == aggregator.pending_count
+    assert 0 == aggregator.pending_bytes
+    assert aggregator.deadline_ns is None
+
+
+@pytest.mark.parametrize("first_seed", range(0, 400, 100))
+def test_e1_a5_a6_s5_faults_are_safe_and_the_group_never_wedges(first_seed: int) -> None:
+    """No fault may make it say what a worker did not, lose count of a vote, or stop for good."""
+    for seed in range(first_seed, first_seed + 100):
+        check_faulty(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_e1_a5_a6_s5_many_faults() -> None:
+    """As the fast form, deeper; and every kind of step is really taken."""
+    steps: Counter[str] = Counter()
+    for seed in range(1_000, 11_000):
+        steps += check_faulty(seed)
+    assert min(steps.values()) > 1_000, steps
