@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from enum import Enum
-from typing import NamedTuple
 
 from kvbus.errors import ConfigError, Problem, UsageError
 from kvbus.offload.arc import ARCCachePolicy
@@ -27,6 +25,7 @@ from kvbus.offload.events import OffloadingEvent
 from kvbus.offload.keys import OffloadKey, checked_keys
 from kvbus.offload.lru import LRUCachePolicy
 from kvbus.offload.policies import CachePolicy
+from kvbus.offload.transfers import CPULoadStoreSpec, LookupResult, PrepareStoreOutput
 
 __all__ = ["CPULoadStoreSpec", "CPUOffloadingManager", "LookupResult", "PrepareStoreOutput"]
 
@@ -34,41 +33,6 @@ _POLICIES: dict[str, Callable[[int], CachePolicy]] = {
     "lru": lambda _num_blocks: LRUCachePolicy(),
     "arc": ARCCachePolicy,
 }
-
-
-class LookupResult(Enum):
-    """What `CPUOffloadingManager.lookup` found (vLLM `LookupResult`, without its `RETRY`, which a pure pool never says)."""
-
-    MISS = "miss"
-    """Not in the pool."""
-    HIT = "hit"
-    """Can be loaded now."""
-    HIT_PENDING = "hit pending"
-    """Its store has begun and not ended: ask again later."""
-
-
-class CPULoadStoreSpec(NamedTuple):
-    """Where blocks lie in the pool (vLLM `CPULoadStoreSpec`).
-
-    Attributes:
-        block_ids: Slots in [0, num_blocks), one a key, in the order of the keys.
-    """
-
-    block_ids: list[int]
-
-
-class PrepareStoreOutput(NamedTuple):
-    """What a store has to copy (vLLM `PrepareStoreOutput`).
-
-    Attributes:
-        keys_to_store: Keys to copy, in the order of the call; those already in the pool or not yet worth it are left out.
-        store_spec: Where to, one slot a key.
-        evicted_keys: Keys driven out for it, in order; they cannot be loaded any more.
-    """
-
-    keys_to_store: list[OffloadKey]
-    store_spec: CPULoadStoreSpec
-    evicted_keys: list[OffloadKey]
 
 
 class _Block:
@@ -194,10 +158,16 @@ class CPUOffloadingManager:
                 counts.popitem(last=False)
             counts[key] = counts.get(key, 0) + 1
             counts.move_to_end(key)
-        return self._state_of(key)
+        return self.peek(key)
 
-    def _state_of(self, key: OffloadKey) -> LookupResult:
-        """Tell the same without counting."""
+    def peek(self, key: OffloadKey) -> LookupResult:
+        """Tell the same as `lookup` without counting it. What is no key is not there.
+
+        Args:
+            key: The block.
+
+        Cost: O(1), some 0.1 µs.
+        """
         block = self._blocks.get(key)
         if block is None:
             return LookupResult.MISS
@@ -219,8 +189,8 @@ class CPUOffloadingManager:
         """
         wanted = checked_keys(keys)
         for key in wanted:
-            if self._state_of(key) is not LookupResult.HIT:
-                raise UsageError(f"cannot load {_name(key)}: {_why_not_loadable(self._state_of(key))}")
+            if self.peek(key) is not LookupResult.HIT:
+                raise UsageError(f"cannot load {_name(key)}: {_why_not_loadable(self.peek(key))}")
         blocks = [self._blocks[key] for key in wanted]
         for block in blocks:
             if block.ref_count == 0:
@@ -289,6 +259,31 @@ class CPUOffloadingManager:
             blocks[key] = _Block(self._take_slot())
         return PrepareStoreOutput(to_store, CPULoadStoreSpec([blocks[key].block_id for key in to_store]), evicted)
 
+    def fitting(self, keys: Iterable[OffloadKey]) -> list[OffloadKey]:
+        """Return the longest leading part of some keys that `prepare_store` would not refuse now.
+
+        Args:
+            keys: As for `prepare_store`.
+
+        Raises:
+            UsageError: One is no whole key.
+
+        Cost: O(n).
+        """
+        wanted = dict.fromkeys(checked_keys(keys))
+        room_count = self.free_count + self._evictable_count
+        result: list[OffloadKey] = []
+        for key in wanted:
+            block = self._blocks.get(key)
+            # What is there already takes no slot, but neither may it go: both leave less to evict.
+            is_stored = block is None and self._is_worth_storing(key)
+            is_protected = block is not None and block.ref_count == 0
+            room_count -= is_stored or is_protected
+            if room_count < 0:
+                break
+            result.append(key)
+        return result
+
     def complete_store(self, keys: Iterable[OffloadKey], success: bool = True) -> None:
         """End stores that `prepare_store` began.
 
@@ -306,7 +301,7 @@ class CPUOffloadingManager:
         if len(set(done)) != len(done):
             raise UsageError("cannot end a store twice: a key is repeated")
         for key in done:
-            if self._state_of(key) is not LookupResult.HIT_PENDING:
+            if self.peek(key) is not LookupResult.HIT_PENDING:
                 raise UsageError(f"cannot end the store of {_name(key)}: none is under way")
         if not success:
             for key in done:

@@ -98,7 +98,7 @@ class OffloadingEventsTracker:
 
         Args:
             self_describing_kv_events: As `self_describing_enabled`.
-            keys_max: Keys remembered at once, ≥ 1; at 16-token blocks a million are some 800 MB. Beyond it new keys are announced
+            keys_max: Keys remembered at once, ≥ 1; one takes some 0.9 KB beside its token ids. Beyond it new keys are announced
                 as placeholders, which is poorer but true.
 
         Raises:

@@ -394,3 +394,30 @@ def drive(manager: CPUOffloadingManager, rng: random.Random) -> None:
         slots = [block.block_id for block in manager._blocks.values()]
         assert len(set(slots)) == len(slots)
         assert all(0 <= slot < manager.num_blocks for slot in slots)
+
+
+def test_peek_sees_what_lookup_sees_and_counts_nothing(pool: Callable[..., CPUOffloadingManager]) -> None:
+    manager = pool(store_threshold=2)
+    assert [MISS, MISS] == [manager.peek(keys(1)[0]), manager.peek(keys(1)[0])]
+    output = manager.prepare_store(keys(1))
+    assert output is not None
+    assert [] == output.keys_to_store
+
+
+def test_fitting_is_the_longest_leading_part_that_is_not_refused(pool: Callable[..., CPUOffloadingManager]) -> None:
+    """Against the dumb way: try one key more until it is refused, on a copy of the pool."""
+    for seed in range(60):
+        rng = random.Random(seed)
+        setup = [rng.sample(range(8), 2) for _ in range(3)]
+        pinned = rng.sample(range(8), 2)
+        wanted = keys(*rng.sample(range(12), 6))
+
+        def build(setup: list[list[int]] = setup, pinned: list[int] = pinned) -> CPUOffloadingManager:
+            manager = pool(5)
+            for block_hashes in setup:
+                store(manager, *block_hashes)
+            manager.prepare_load([key for key in keys(*pinned) if manager.peek(key) is HIT])
+            return manager
+
+        expected = max(n for n in range(len(wanted) + 1) if build().prepare_store(wanted[:n]) is not None)
+        assert wanted[:expected] == build().fitting(wanted)
