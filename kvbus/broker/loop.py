@@ -154,7 +154,7 @@ class BrokerLoop:
 
     def _sleep_ms(self) -> int:
         """Return how long nothing will be due, in whole milliseconds, rounded up so that the loop does not spin."""
-        dues = [self.node.deadline_ns, *(view.replay.deadline_ns for view in self.node.views)]
+        dues = [self.node.deadline_ns, *(output.replay.deadline_ns for output in self.node.outputs)]
         soonest = min((due for due in dues if due is not None), default=None)
         if soonest is None:
             return POLL_MS_MAX
@@ -170,7 +170,7 @@ class BrokerLoop:
         for notice in self.node.take_notices():
             self._tell(notice)
         for index, router in self._routers.items():
-            self._serve(self.node.views[index].replay, router, now_ns)
+            self._serve(self.node.outputs[index].replay, router, now_ns)
 
     def _serve(self, replay: ReplayServer, router: BoundSocket, now_ns: int) -> None:
         """Send one slice of replay."""
@@ -189,11 +189,11 @@ class BrokerLoop:
 
     def _take_replay_requests(self, index: int) -> None:
         """Read one share of replay requests."""
-        view = self.node.views[index]
+        output = self.node.outputs[index]
         for frames in receive_frames(self._routers[index].socket, SHARE_MESSAGES):
-            refusal = view.replay.receive(frames)
+            refusal = output.replay.receive(frames)
             if refusal is not None:
-                self.node.tell_refused_request(view, refusal)
+                self.node.tell_refused_request(output, refusal)
 
     def _finish(self, now_ns: int) -> None:
         """Send what is left."""

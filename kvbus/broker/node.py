@@ -27,14 +27,13 @@ from typing import NamedTuple
 from kvbus.broker.intake import Intake, Source, Stream
 from kvbus.broker.membership import Membership
 from kvbus.broker.notices import Level, Notice, Reason, Refusals
+from kvbus.broker.output import Output
 from kvbus.broker.rankgroup import RankGroup
 from kvbus.broker.status import BrokerStatus, status_of
 from kvbus.config import BrokerConfig
 from kvbus.errors import DecodeError, FrameError
 from kvbus.streams.outputs import AskReplay, CancelReplay, Deliver, Dropped, Lost, NewEpoch, StreamOutput
-from kvbus.streams.ring import ReplayRing
-from kvbus.streams.serving import Refusal, ReplayServer
-from kvbus.views.view import View
+from kvbus.streams.serving import Refusal
 from kvbus.wire.envelope import Envelope, split_batch
 from kvbus.wire.frames import ReplayEnd, read_live, read_replay_reply, replay_request
 
@@ -94,7 +93,7 @@ class BrokerNode:
 
     Attributes:
         sources: Where messages arrive, by index.
-        views: Where they leave, by index.
+        outputs: Where they leave: one a view, in the order of the configuration.
         refusals: Messages turned away, by reason.
     """
 
@@ -110,11 +109,7 @@ class BrokerNode:
         self.sources: list[Source] = self._intake.sources
         self._members = {group: Membership(workers) for group, workers in self._intake.workers.items()}
         self._groups: dict[tuple[str, int | None], RankGroup] = {}
-        self.views: list[View] = []
-        for view in config.views:
-            ring = ReplayRing(view.buffer_batches, view.buffer_bytes)
-            replay = ReplayServer(ring, old_form=view.old_replay_form)
-            self.views.append(View(view.name, view.topic.encode(), view.filter, ring, replay))
+        self.outputs = [Output(view) for view in config.views]
         self.refusals = Refusals()
         self._batches_received = 0
         self._asks: dict[int, _Ask] = {}
@@ -279,7 +274,7 @@ class BrokerNode:
         return status_of(
             self._intake,
             self._groups.values(),
-            self.views,
+            self.outputs,
             batches=self._batches_received,
             refused=self.refusals.counts,
             endpoints=endpoints,
@@ -327,8 +322,8 @@ class BrokerNode:
     def _publish(self, group: RankGroup) -> None:
         """Offer finished runs to every view."""
         for run in group.take_finished():
-            for index, view in enumerate(self.views):
-                frames = view.offer(run)
+            for index, output in enumerate(self.outputs):
+                frames = output.offer(run)
                 if frames is not None:
                     self._output.append(Outgoing(index, frames))
 
@@ -422,14 +417,14 @@ class BrokerNode:
         if notice is not None:
             self._notices.append(notice)
 
-    def tell_refused_request(self, view: View, refusal: Refusal) -> None:
+    def tell_refused_request(self, output: Output, refusal: Refusal) -> None:
         """Note that a view has refused a replay request; it counts them itself, the log hears of the first.
 
         Args:
-            view: Which.
+            output: Whose.
             refusal: Why.
         """
-        notice = self.refusals.first(f"replay request: {refusal}", view.name)
+        notice = self.refusals.first(f"replay request: {refusal}", output.view.name)
         if notice is not None:
             self._notices.append(notice)
 

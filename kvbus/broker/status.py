@@ -8,9 +8,9 @@ import msgspec
 
 from kvbus.aggregate.accounts import Accounting
 from kvbus.broker.intake import Intake
+from kvbus.broker.output import Output
 from kvbus.broker.rankgroup import RankGroup
 from kvbus.errors import UsageError
-from kvbus.views.view import View
 
 __all__ = ["BrokerStatus", "CopyCount", "GroupStatus", "StreamStatus", "ViewStatus", "WorkerStatus", "status_of"]
 
@@ -140,7 +140,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
 def status_of(
     intake: Intake,
     groups: Iterable[RankGroup],
-    views: Iterable[View],
+    outputs: Iterable[Output],
     *,
     batches: int,
     refused: Mapping[str, int],
@@ -151,7 +151,7 @@ def status_of(
     Args:
         intake: Its workers and streams.
         groups: Its groups and ranks.
-        views: Its outputs.
+        outputs: Its views.
         batches: Batches taken from workers.
         refused: Messages turned away, by reason.
         endpoints: Bound URLs, as `BrokerLoop.endpoints`; empty where there is no socket.
@@ -163,7 +163,7 @@ def status_of(
         workers=_workers(intake, ranks),
         groups=[_group(intake, group) for group in ranks],
         copies=_copies(ranks),
-        views=[_view(view, endpoints) for view in views],
+        views=[_view(output, endpoints) for output in outputs],
     )
 
 
@@ -238,8 +238,9 @@ def _copies(groups: list[RankGroup]) -> list[CopyCount]:
     return sorted(rows, key=lambda row: (row.ownership or "", row.medium or "", row.kind))
 
 
-def _view(view: View, endpoints: Mapping[str, str]) -> ViewStatus:
+def _view(output: Output, endpoints: Mapping[str, str]) -> ViewStatus:
     """Describe one view."""
+    view, replay = output.view, output.replay
     counts = view.counts()
     return ViewStatus(
         name=view.name,
@@ -249,6 +250,6 @@ def _view(view: View, endpoints: Mapping[str, str]) -> ViewStatus:
         sent=counts.sent,
         filtered=counts.filtered,
         batches=counts.batches,
-        replay_clients=view.replay.clients_count,
-        replayed=view.replay.counts.batches,
+        replay_clients=replay.clients_count,
+        replayed=replay.counts.batches,
     )

@@ -1,0 +1,125 @@
+"""Configurations that cannot work are refused at start, with every reason and the flag to blame."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvbus.config import BrokerConfig, IngestConfig, ViewConfig, WorkerConfig, parse_worker
+from kvbus.errors import ConfigError
+
+WORKER = WorkerConfig(worker_id="a", endpoint="tcp://127.0.0.1:5557")
+
+
+def problems(config: BrokerConfig) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        config.validate()
+    return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "worker"),
+    [
+        (
+            "tcp://127.0.0.1:5557",
+            WorkerConfig(worker_id="tcp://127.0.0.1:5557", endpoint="tcp://127.0.0.1:5557"),
+        ),
+        (
+            "w0=tcp://h:1,replay=tcp://h:9,ranks=0-3",
+            WorkerConfig(worker_id="w0", endpoint="tcp://h:1", replay_endpoint="tcp://h:9", ranks=(0, 1, 2, 3)),
+        ),
+        ("w0=bind:tcp://*:1,ranks=2", WorkerConfig(worker_id="w0", endpoint="bind:tcp://*:1", ranks=(2,))),
+        ("ipc:///tmp/a=b", WorkerConfig(worker_id="ipc:///tmp/a=b", endpoint="ipc:///tmp/a=b")),
+        ("x=ipc:///tmp/a=b", WorkerConfig(worker_id="x", endpoint="ipc:///tmp/a=b")),
+        ("connect:tcp://h:1", WorkerConfig(worker_id="tcp://h:1", endpoint="connect:tcp://h:1")),
+        ("a=tcp://h:1,group=g", WorkerConfig(worker_id="a", endpoint="tcp://h:1", group="g")),
+    ],
+)
+def test_a_worker_as_typed(text, worker):
+    """`id=` is read only in front of the scheme, so an endpoint may contain `=`."""
+    assert worker == parse_worker(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "expected"),
+        ("w0=", "expected"),
+        ("=tcp://h:1", "empty"),
+        ("h:1", "expected"),
+        ("tcp://h:70000", "70000"),
+        ("tcp://h:1,replay=nonsense", "replay"),
+        ("tcp://h:1,foo=2", "unknown option 'foo'"),
+        ("tcp://h:1,ranks=3-1", "ranks"),
+        ("tcp://h:1,ranks=0,ranks=1", "twice"),
+        ("tcp://h:65535,ranks=0-1", "65536"),
+        ("tcp://h:1,replay=tcp://h:1", "same"),
+    ],
+)
+def test_a_worker_that_cannot_be_is_refused_with_the_reason(text, reason):
+    """G16 among them: the port that a rank would need is named."""
+    with pytest.raises(ConfigError) as caught:
+        parse_worker(text)
+    assert "--worker" in str(caught.value)
+    assert reason in str(caught.value)
+
+
+def test_a_broker_needs_somebody_to_listen_to():
+    assert any("--worker" in line for line in problems(BrokerConfig()))
+
+
+def test_workers_and_ingest_exclude_each_other():
+    assert any("--ingest" in line for line in problems(BrokerConfig(workers=(WORKER,), ingest=IngestConfig())))
+
+
+def test_all_problems_are_shown_at_once():
+    bad = BrokerConfig(
+        workers=(WORKER, WORKER),
+        views=(ViewConfig(endpoint="nonsense", buffer_batches=0), ViewConfig(replay_endpoint="tcp://127.0.0.1:99999")),
+        age_s=0,
+        clear_wait_s=float("nan"),
+        pending_events_max=0,
+        losses_per_minute=0,
+    )
+    text = "\n".join(problems(bad))
+    for field in ("worker id", "--pub", "--buffer-batches", "--replay", "--age", "--clear-wait", "--pending-events"):
+        assert field in text
+    assert "--losses-per-minute" in text
+    assert "view name" in text
+
+
+def test_two_things_on_one_port_are_refused():
+    """Ranks of one worker on the ports of another, too."""
+    both = BrokerConfig(
+        workers=(
+            WorkerConfig(worker_id="a", endpoint="tcp://h:5557", ranks=(0, 1)),
+            WorkerConfig(worker_id="b", endpoint="tcp://h:5558"),
+        )
+    )
+    assert any("tcp://h:5558" in line for line in problems(both))
+    same = BrokerConfig(workers=(WORKER,), views=(ViewConfig(endpoint="tcp://x:1", replay_endpoint="tcp://x:1"),))
+    assert any("--replay" in line for line in problems(same))
+
+
+def test_ports_that_the_system_chooses_never_collide():
+    view = ViewConfig(endpoint="tcp://127.0.0.1:0", replay_endpoint="tcp://127.0.0.1:0")
+    BrokerConfig(workers=(WORKER,), views=(view,)).validate()
+
+
+@pytest.mark.parametrize(
+    ("ingest", "reason"),
+    [
+        (IngestConfig(workers=0), "--workers"),
+        (IngestConfig(workers=1, topics=("a", "b")), "more topics"),
+        (IngestConfig(workers=2, topics=("a", "a")), "twice"),
+        (IngestConfig(endpoint="tcp://*:99999"), "--ingest"),
+    ],
+)
+def test_an_ingest_socket_that_cannot_work(ingest, reason):
+    assert any(reason in line for line in problems(BrokerConfig(ingest=ingest)))
+
+
+def test_defaults_stay_away_from_the_engine_in_the_same_pod():
+    """E5, E3: loopback, and never 5557 or 5558."""
+    view = ViewConfig()
+    assert "tcp://127.0.0.1:5600" == view.endpoint
+    assert "tcp://127.0.0.1:5800" == IngestConfig().endpoint
