@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from kvbus.errors import KvbusError
 from kvbus.events import EventBatch
+from kvbus.streams.outputs import EpochReason, LostReason
 
-__all__ = ["Gap", "GapReason", "Item", "Received", "Restarted", "StreamBrokenError", "SubscriberCounts"]
+__all__ = [
+    "Gap",
+    "GapReason",
+    "Item",
+    "Received",
+    "RestartReason",
+    "Restarted",
+    "StreamBrokenError",
+    "SubscriberCounts",
+]
 
-GapReason: TypeAlias = str
-"""Why batches are missing: a reason of `kvbus.streams.receiver`, or `unreadable` (it came, and was no batch)."""
+GapReason: TypeAlias = LostReason
+"""Why batches are missing."""
+
+RestartReason: TypeAlias = EpochReason | Literal["forgotten"]
+"""How a publisher's new life was noticed."""
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -35,11 +48,16 @@ class Received(msgspec.Struct, frozen=True):
 class Gap(msgspec.Struct, frozen=True):
     """Batches `[start_seq, stop_seq)` of a stream are lost for good; what was known of its blocks may be stale.
 
+    The range is empty for the reasons `unverified` and `conflict`: no number is missing, yet something may be.
+
     Attributes:
         topic: Topic of the stream.
         start_seq: First number missing.
         stop_seq: First number after the hole, which the stream goes on with.
-        reason: Why; see `GapReason`.
+        reason: `no_replay` (nowhere to ask), `joined_late`, `evicted` (the publisher has let them go), `absent` (it never had
+            them), `silent` (no answer), `hold_time` (no answer brought them in time), `unreadable` (it came and was no batch),
+            `unverified` (after a reconnect nobody could say whether this is still the same life of the publisher), `conflict`
+            (two publishers).
     """
 
     topic: str
@@ -59,12 +77,13 @@ class Restarted(msgspec.Struct, frozen=True):
     Attributes:
         topic: Topic of the stream.
         old_position: The number that was wanted next when the old life ended.
-        reason: How it was noticed.
+        reason: How it was noticed: `went_back` (its numbers), `changed` (other bytes under a number), `missing` (the last batch
+            is not there any more), or `forgotten` (too many topics: we have let go of a silent one).
     """
 
     topic: str
     old_position: int
-    reason: str
+    reason: RestartReason
 
 
 Item: TypeAlias = Received | Gap | Restarted
@@ -82,7 +101,8 @@ class StreamBrokenError(KvbusError):
         """Keep what happened and say it in words."""
         self.item = item
         if isinstance(item, Gap):
-            text = f"batches {item.start_seq} to {item.stop_seq - 1} are lost ({item.reason})"
+            span = f"batches {item.start_seq} to {item.stop_seq - 1} are" if item.batches_count else "something may be"
+            text = f"{span} lost ({item.reason})"
         else:
             text = f"the publisher restarted after batch {item.old_position - 1} ({item.reason})"
         super().__init__(f"topic {item.topic!r}: {text}")
@@ -105,6 +125,7 @@ class SubscriberCounts(msgspec.Struct):
         batches_unreadable: Numbered, but no batch; each shows as a `Gap`.
         batches_replayed: Those of `batches_received` that came by replay.
         batches_lost: Numbers in gaps, unreadable ones included.
+        conflicts: Disputes of two publishers on one topic.
         dropped: Messages of a known stream that were not used, by the receiver's reason; duplicates are the common one.
         events_received: Events of batches received.
         events_delivered: Events that passed the filter.
@@ -125,6 +146,7 @@ class SubscriberCounts(msgspec.Struct):
     batches_unreadable: int = 0
     batches_replayed: int = 0
     batches_lost: int = 0
+    conflicts: int = 0
     dropped: dict[str, int] = msgspec.field(default_factory=dict)
     events_received: int = 0
     events_delivered: int = 0

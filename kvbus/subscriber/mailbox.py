@@ -31,7 +31,8 @@ class Mailbox(Generic[T]):
         Args:
             items_max: Items from which on there is no room, ≥ 1.
             bytes_max: Sum of sizes from which on there is no room, ≥ 1.
-            on_room: Called in a reader's thread when there is room again (half of both bounds), to wake the owner.
+            on_room: Called in a reader's thread when there is room again (half of both bounds), to wake the owner; it must not
+                wait for anything, since the mailbox is locked meanwhile.
         """
         self._items_max = items_max
         self._bytes_max = bytes_max
@@ -80,6 +81,13 @@ class Mailbox(Generic[T]):
             self._is_ended = True
             self._error = self._error or error
             self._wake()
+
+    def discard(self) -> None:
+        """Throw away what is there, say that no item will come any more, and wake every reader."""
+        with self._changed:
+            self._items.clear()
+            self._bytes = 0
+            self.end()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until something can be taken or the end has come.

@@ -16,7 +16,7 @@ def test_a_gap_is_half_open() -> None:
     ("item", "text"),
     [
         (Gap("kv@w0", 5, 8, "evicted"), "topic 'kv@w0': batches 5 to 7 are lost (evicted)"),
-        (Restarted("kv@w0", 8, "seq_back"), "topic 'kv@w0': the publisher restarted after batch 7 (seq_back)"),
+        (Restarted("kv@w0", 8, "went_back"), "topic 'kv@w0': the publisher restarted after batch 7 (went_back)"),
     ],
 )
 def test_a_strict_subscriber_says_what_broke(item: Gap | Restarted, text: str) -> None:

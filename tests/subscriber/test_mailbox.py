@@ -36,6 +36,14 @@ def test_what_was_put_before_the_end_can_still_be_taken() -> None:
     assert ["a", None, None] == [box.take() for _ in range(3)]
 
 
+def test_what_is_discarded_is_gone_and_the_end_has_come() -> None:
+    box = Owner().mailbox
+    box.put([("a", 1)])
+    box.discard()
+    assert box.is_ended
+    assert box.take() is None
+
+
 def test_a_fault_reaches_every_reader_after_the_items() -> None:
     box = Owner().mailbox
     box.put([("a", 1)])

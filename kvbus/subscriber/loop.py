@@ -1,0 +1,252 @@
+"""The thread that owns a subscriber's sockets: it drains them into the node and carries out what the node asks for.
+
+It never waits for the reader. While the mailbox is full it leaves messages where they are, in ZeroMQ's queue, and lets no time
+pass for the node: a replay is not late because nobody has read its answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket as posix_socket
+import threading
+import time
+
+import msgspec
+import zmq
+
+from kvbus.connections import ConnectionChange
+from kvbus.sockets import (
+    BoundSocket,
+    SocketOptions,
+    ZmqContext,
+    ZmqSocket,
+    open_socket,
+    receive_frames,
+    send_frames,
+)
+from kvbus.subscriber.items import Item, SubscriberCounts
+from kvbus.subscriber.mailbox import Mailbox
+from kvbus.subscriber.node import OpenReplay, SubscriberNode
+from kvbus.subscriber.options import SubscriberOptions
+
+__all__ = ["SocketLoop"]
+
+TURN_MESSAGES_MAX = 64
+"""Messages taken from one socket in a turn: enough that a turn's own cost does not matter, few enough that no socket starves
+the others."""
+
+
+class SocketLoop:
+    """Sockets and thread of one subscriber.
+
+    Attributes:
+        url: Where the live socket is, once it is open.
+        is_connected: Whether a publisher is connected right now, as far as ZeroMQ knows.
+        counts: What has been seen up to the items that are in the mailbox; replaced, never changed.
+        mailbox: Where items go.
+    """
+
+    def __init__(self, node: SubscriberNode, options: SubscriberOptions, context: ZmqContext | None) -> None:
+        """Prepare a loop; nothing is opened before `start`.
+
+        Args:
+            node: The rules; from `start` on it belongs to the thread.
+            options: The same that the node has.
+            context: ZeroMQ context to share; `None` = one of its own, ended with the loop.
+        """
+        limits = options.limits
+        self.url = ""
+        self.is_connected = False
+        self.counts = SubscriberCounts()
+        self.mailbox: Mailbox[Item] = Mailbox(limits.queue_items_max, limits.queue_bytes_max, self.wake)
+        self._node = node
+        self._options = options
+        self._live_options = SocketOptions(
+            receive_hwm=limits.hwm,
+            linger_ms=0,
+            message_bytes_max=limits.message_bytes_max,
+            subscriptions=(options.topic.subscription,),
+        )
+        self._replay_options = msgspec.structs.replace(self._live_options, subscriptions=())
+        self._context_given = context
+        self._replays: dict[int, BoundSocket] = {}
+        self._is_stopping = False
+        self._opened = threading.Event()
+        self._open_error: BaseException | None = None
+        self._waker = _Waker()
+        self._thread = threading.Thread(target=self._run, name="kvbus-subscriber", daemon=True)
+
+    def start(self) -> str:
+        """Start the thread and wait until its sockets are open.
+
+        Returns:
+            Where the live socket is: the real port if it was bound to port 0.
+
+        Raises:
+            ConfigError: An endpoint cannot be used.
+        """
+        self._waker.open()
+        self._thread.start()
+        self._opened.wait()
+        if self._open_error is not None:
+            self._thread.join()
+            self._waker.close()
+            raise self._open_error
+        return self.url
+
+    def wake(self) -> None:
+        """Make the thread look up from its sockets. Any thread, any time; never waits."""
+        self._waker.wake()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End the thread and close its sockets. Any thread; twice is harmless.
+
+        Args:
+            timeout_s: Seconds to wait for it at most. It waits for nothing itself, so this is for a machine that stands still.
+        """
+        self._is_stopping = True
+        self._waker.wake()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+            if not self._thread.is_alive():
+                self._waker.close()
+
+    def _run(self) -> None:
+        """Own context and sockets from opening to closing."""
+        context: ZmqContext = self._context_given or zmq.Context()
+        try:
+            with open_socket(context, zmq.SUB, self._options.endpoint, self._live_options, watches=True) as live:
+                self.url = live.url
+                self._opened.set()
+                try:
+                    self._take_turns(context, live)
+                finally:
+                    for replay in self._replays.values():
+                        replay.close()
+        except BaseException as error:
+            if not self._opened.is_set():
+                self._open_error = error
+            # Behind the opening it is a bug of ours; the reader must hear of it rather than wait for ever.
+            self.mailbox.end(error)
+        finally:
+            self.is_connected = False
+            if self._context_given is None:
+                context.destroy(0)
+            self.mailbox.end()
+            self._opened.set()
+
+    def _take_turns(self, context: ZmqContext, live: BoundSocket) -> None:
+        """Drain, decide, act, until stopped."""
+        assert live.watch is not None
+        poller, waiting = zmq.Poller(), zmq.Poller()
+        poller.register(live.socket, zmq.POLLIN)
+        poller.register(live.watch.socket, zmq.POLLIN)
+        poller.register(self._waker.fileno(), zmq.POLLIN)
+        waiting.register(self._waker.fileno(), zmq.POLLIN)
+        self._node.join(time.monotonic_ns())
+        self._act(context, poller)
+        while not self._is_stopping:
+            if not self.mailbox.has_room:
+                waiting.poll()
+                self._waker.hush()
+                continue
+            for each, _ in poller.poll(self._timeout_ms()):
+                if each == self._waker.fileno():
+                    self._waker.hush()
+                elif each is live.watch.socket:
+                    self._follow(live)
+            self._drain(live.socket)
+            self._act(context, poller)
+
+    def _timeout_ms(self) -> int | None:
+        """Milliseconds until the node wants to be called, rounded up; `None` = it does not."""
+        deadline_ns = self._node.deadline_ns
+        return None if deadline_ns is None else max(0, -((time.monotonic_ns() - deadline_ns) // 1_000_000))
+
+    def _drain(self, live: ZmqSocket) -> None:
+        """Hand the node what has arrived; and the time, once nothing is left that could have arrived before."""
+        node, is_empty = self._node, True
+        messages = receive_frames(live, TURN_MESSAGES_MAX)
+        now_ns = time.monotonic_ns()
+        for frames in messages:
+            node.on_live(frames, now_ns)
+        is_empty = len(messages) < TURN_MESSAGES_MAX
+        for replay_id, replay in self._replays.items():
+            messages = receive_frames(replay.socket, TURN_MESSAGES_MAX)
+            for frames in messages:
+                node.on_replay(replay_id, frames, now_ns)
+            is_empty = is_empty and len(messages) < TURN_MESSAGES_MAX
+        if is_empty and node.deadline_ns is not None and node.deadline_ns <= now_ns:
+            node.on_time(now_ns)
+
+    def _act(self, context: ZmqContext, poller: zmq.Poller) -> None:
+        """Open and close replay connections as the node wants it, and put its items into the mailbox."""
+        for action in self._node.take_actions():
+            if isinstance(action, OpenReplay):
+                endpoint = self._options.replay_endpoint
+                assert endpoint is not None
+                replay = open_socket(context, zmq.DEALER, endpoint, self._replay_options)
+                self._replays[action.replay_id] = replay
+                poller.register(replay.socket, zmq.POLLIN)
+                send_frames(replay.socket, action.frames)
+            else:
+                replay = self._replays.pop(action.replay_id)
+                poller.unregister(replay.socket)
+                replay.close()
+        items = self._node.take_items()
+        # First the counts: whoever has taken an item finds it counted.
+        counts = self._node.counts
+        self.counts = msgspec.structs.replace(counts, dropped=dict(counts.dropped))
+        if items:
+            self.mailbox.put(items)
+
+    def _follow(self, live: BoundSocket) -> None:
+        """Tell the node when the connection comes and goes."""
+        assert live.watch is not None
+        for change in live.watch.take_changes():
+            if change is ConnectionChange.UP:
+                self._node.on_connected(time.monotonic_ns())
+            elif not live.is_bound:
+                self._node.on_disconnected(time.monotonic_ns())
+        self.is_connected = live.watch.connections_count > 0
+
+
+class _Waker:
+    """A descriptor to poll beside ZeroMQ's, which any thread can make readable."""
+
+    def __init__(self) -> None:
+        # Re-entrant: a signal handler may close what the code that it interrupted is waking.
+        self._lock = threading.RLock()
+        self._reader: posix_socket.socket | None = None
+        self._writer: posix_socket.socket | None = None
+
+    def open(self) -> None:
+        self._reader, self._writer = posix_socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def fileno(self) -> int:
+        """The descriptor to poll."""
+        assert self._reader is not None
+        return self._reader.fileno()
+
+    def wake(self) -> None:
+        """Make it readable; nothing happens once it is closed."""
+        with self._lock:
+            if self._writer is not None:
+                with contextlib.suppress(BlockingIOError):  # full: it is readable already
+                    self._writer.send(b"\0")
+
+    def hush(self) -> None:
+        """Make it unreadable again."""
+        assert self._reader is not None
+        with contextlib.suppress(BlockingIOError):
+            self._reader.recv(4096)
+
+    def close(self) -> None:
+        # Under the lock, or a byte could go to whoever has got the number of the closed descriptor.
+        with self._lock:
+            if self._reader is not None and self._writer is not None:
+                self._reader.close()
+                self._writer.close()
+            self._reader = self._writer = None
