@@ -236,6 +236,7 @@ def test_any_bytes_give_a_value_or_a_wire_error() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_a_million_inputs_give_a_value_or_a_wire_error() -> None:
     """The slow form, from another seed."""
     run(2, SLOW_COUNT)
@@ -304,9 +305,9 @@ def test_hostile_payloads_are_bounded_in_memory(name: str) -> None:
 def test_hostile_payloads_are_bounded_in_time(name: str) -> None:
     """Everything that reads, and some of it several times; the bound is for what grows faster than the payload."""
     payload = HOSTILE[name]
-    begin = time.perf_counter()
+    begin = time.process_time()
     check(payload)
-    assert time.perf_counter() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 def test_a_payload_beyond_a_limit_is_refused_unread() -> None:
