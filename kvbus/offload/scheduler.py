@@ -108,7 +108,7 @@ class OffloadScheduler:
         """Serve a model.
 
         Args:
-            manager: The pool; nobody else begins or ends transfers in it.
+            manager: The pool. Others may have transfers of their own in it, and end them themselves.
             groups: KV-cache groups; at least one takes part in prefix caching.
             scheduler_block_size: Tokens between two possible ends of a hit, a multiple of the hash size and of every
                 prefix-cacheable group's block size. `resolve_kv_cache_block_sizes` gives both.

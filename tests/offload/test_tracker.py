@@ -253,6 +253,19 @@ def test_a_store_announced_as_placeholder_is_withdrawn_as_one() -> None:
     assert [[102], [100, 101, 102]] == [event.block_hashes for event in events]
 
 
+def test_what_was_announced_is_withdrawn_whatever_is_recorded_later() -> None:
+    """A caller that records other hashes under a key must not make us withdraw what we never announced."""
+    group = GroupOffloadConfig.of(KVCacheGroup("full_attention", 4), 0, blocks_per_chunk=3)
+    tracker = OffloadingEventsTracker()
+    req = request()
+    keys = record(tracker, req, group, 0)
+    take(tracker, [stored(keys)])
+    req.block_hashes = [7, 8, 102]
+    record(tracker, req, group, 0)
+    (event,) = take(tracker, [removed(keys)])
+    assert [100, 101, 102] == event.block_hashes
+
+
 def test_removals_are_grouped_by_group_and_keep_their_order() -> None:
     tracker = OffloadingEventsTracker(False)
     keys = [make_offload_key(h, g) for h, g in ((1, 1), (2, 0), (3, 1), (4, 2), (5, 0))]
