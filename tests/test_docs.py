@@ -78,6 +78,7 @@ def test_public_names_are_sorted_and_exist() -> None:
     assert kvbus.__all__
     assert [] == [name for name in kvbus.__all__ if not hasattr(kvbus, name)]
     assert set(kvbus.__all__) <= set(dir(kvbus))
+    assert list(kvbus.__all__) == sorted(kvbus._HOMES)
 
 
 def test_every_all_is_true() -> None:
