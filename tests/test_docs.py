@@ -38,6 +38,16 @@ def test_commands_named_in_prose_exist() -> None:
     assert [] == problems, "\n".join(problems)
 
 
+def test_python_in_the_readme_compiles_and_names_what_exists() -> None:
+    """An example is copied before it is read."""
+    blocks = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        compile(block, "README.md", "exec")
+    named = set(re.findall(r"\bkvbus\.([A-Za-z_]\w*)", README))
+    assert set() == named - set(kvbus.__all__)
+
+
 def test_the_readme_shows_every_command() -> None:
     """What it does not name, nobody finds."""
     from tests.command_lines import _tree
