@@ -1,8 +1,8 @@
-"""The engine's side of offloading: what is stored, loaded and promoted, and how long it takes.
+"""The engine's side of offloading: copies between GPU, CPU tier and secondary tiers, and how long they take.
 
-Follows vLLM's offloading connector. Every full block that a request has computed, or hit, on the GPU is offered to the CPU
-tier; what a new request does not hit on the GPU is looked for there, and behind it in the secondary tiers. Copies take time:
-blocks are pinned at both ends meanwhile, a stored block can be loaded only when it has arrived, and its event comes then.
+The scheduler decides what a request takes from the CPU tier and what goes there; behind it stand the secondary tiers. Copies take
+time: blocks are pinned at both ends meanwhile, a stored block can be loaded only when it has arrived, and its event comes
+then. What only a secondary tier has is first promoted into the CPU tier, once for a request, which waits for it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from typing import NamedTuple
 from kvbus.events import BlockHash, Event
 from kvbus.offload.engine_options import EngineOptions
 from kvbus.offload.gpu import GpuBlockPool
-from kvbus.offload.groups import GroupOffloadConfig
 from kvbus.offload.hits import HitFinder
 from kvbus.offload.keys import OffloadKey
-from kvbus.offload.manager import CPUOffloadingManager, LookupResult
+from kvbus.offload.lazy import GpuBlock
+from kvbus.offload.manager import CPUOffloadingManager
 from kvbus.offload.running import RunningRequest
+from kvbus.offload.scheduler import OffloadScheduler
 from kvbus.offload.tiering import TieringOffloadingManager, TierJob
 from kvbus.offload.trace import NANOSECONDS_PER_SECOND
 from kvbus.offload.tracker import OffloadingEventsTracker
+from kvbus.offload.transfers import LookupResult, StoreJob
 
 __all__ = ["OffloadConnector", "TierKey"]
 
@@ -45,13 +47,12 @@ class _Load(NamedTuple):
     """Blocks on their way from the CPU tier to the GPU, for one request."""
 
     request: RunningRequest
-    keys: list[OffloadKey]
 
 
 class _Store(NamedTuple):
     """Blocks on their way from the GPU to the CPU tier."""
 
-    keys: list[OffloadKey]
+    job: StoreJob
     gpu_block_ids: list[int]
 
 
@@ -61,7 +62,7 @@ class OffloadConnector:
     Attributes:
         tiers: Managers of the tiers.
         tracker: Turns their events into the wire's.
-        stores_refused_count: Offers to the CPU tier that it had no room for.
+        scheduler: Decides what is loaded from the CPU tier and what is stored there.
     """
 
     def __init__(self, options: EngineOptions, finder: HitFinder, pool: GpuBlockPool) -> None:
@@ -70,40 +71,39 @@ class OffloadConnector:
         Args:
             options: The engine's; `cpu_blocks` is not 0.
             finder: The model's groups and block sizes.
-            pool: Where GPU blocks are pinned during a store.
+            pool: The GPU's blocks.
 
         Raises:
-            ConfigError: A tier's size or policy cannot work.
+            ConfigError: A tier's size or policy cannot work, or no group takes part in prefix caching.
         """
-        primary = CPUOffloadingManager(
-            options.cpu_blocks,
-            options.cache_policy,
-            enable_events=True,
-            medium=options.cpu_medium,
-            ownership=options.ownership,
-            locality=options.locality,
-        )
-        secondary = [
+        places = [
+            (options.cpu_blocks, options.cpu_medium, options.ownership),
+            *((tier.blocks, tier.medium, tier.ownership) for tier in options.tiers),
+        ]
+        primary, *secondary = (
             CPUOffloadingManager(
-                tier.blocks,
+                blocks,
                 options.cache_policy,
                 enable_events=True,
-                medium=tier.medium,
-                ownership=tier.ownership,
+                medium=medium,
+                ownership=ownership,
                 locality=options.locality,
             )
-            for tier in options.tiers
-        ]
+            for blocks, medium, ownership in places
+        )
         self.tiers = TieringOffloadingManager(primary, secondary)
         self.tracker = OffloadingEventsTracker(options.self_describing)
-        self.stores_refused_count = 0
+        self.scheduler = OffloadScheduler(
+            primary,
+            finder.groups,
+            finder.scheduler_block_size,
+            finder.hash_block_size,
+            lazy_offload=options.lazy_offload,
+            max_num_batched_tokens=options.step_tokens_max,
+            tracker=self.tracker,
+        )
         self._finder = finder
         self._pool = pool
-        self._configs = {
-            group_idx: GroupOffloadConfig.of(group, group_idx, hash_block_size=finder.hash_block_size)
-            for group_idx, group in enumerate(finder.groups)
-            if group.prefix_cacheable
-        }
         self._cpu_ns_per_token = NANOSECONDS_PER_SECOND / options.cpu_tokens_per_second
         self._tier_ns_per_token = NANOSECONDS_PER_SECOND / options.tier_tokens_per_second
         self._copies: list[tuple[int, int, _Load | _Store | TierJob]] = []
@@ -115,9 +115,7 @@ class OffloadConnector:
         return self._copies[0][0] if self._copies else None
 
     def get_num_new_matched_tokens(self, request: RunningRequest, num_computed_tokens: int, now_ns: int) -> int | None:
-        """Find how far the tiers can continue what the GPU has of a prompt.
-
-        What only a secondary tier has is promoted first, once for a request.
+        """Find how far the tiers can continue what the GPU has of a prompt, and pin it.
 
         Args:
             request: A request that waits.
@@ -127,87 +125,55 @@ class OffloadConnector:
         Returns:
             Tokens beyond those, a multiple of the scheduler's block size; `None` = blocks are on their way into the CPU
             tier, ask again when the next copy has ended.
-
-        Convention: vLLM `get_num_new_matched_tokens`, whose `None` means the same.
         """
-        limit = request.input_tokens - 1
-        hashes = request.blocks.block_hashes
-        if not request.is_promoted:
+        if self.tiers.secondary and not request.is_promoted:
             request.is_promoted = True
-            wanted = self._finder.longest_hit(hashes, limit, self._has_anywhere, num_computed_tokens)
-            keys = [key for key, _ in self._keys(request, num_computed_tokens, wanted)]
-            request.promoted.update(self.tiers.promote(keys))
+            request.promoted.update(self.tiers.promote(self._wanted_keys(request, num_computed_tokens)))
             self._begin_tier_jobs(now_ns)
-        hit = self._finder.longest_hit(hashes, limit, self._has_or_awaits, num_computed_tokens)
-        peek = self.tiers.primary.peek
-        if any(peek(key) is LookupResult.HIT_PENDING for key, _ in self._keys(request, num_computed_tokens, hit)):
-            return None
-        return hit - num_computed_tokens
+        tokens, _ = self.scheduler.get_num_new_matched_tokens(request.offload, num_computed_tokens)
+        return tokens
 
-    def begin_load(self, request: RunningRequest, num_computed_tokens: int, tokens: int, now_ns: int) -> None:
-        """Begin to load what was matched; `advance` says when it is there.
+    def begin_load(self, request: RunningRequest, tokens: int, now_ns: int) -> None:
+        """Begin to load what was matched, if it was anything; `advance` says when it is there.
 
         Args:
             request: It has GPU blocks for these tokens.
-            num_computed_tokens: Tokens in front of them.
-            tokens: As matched just now, > 0.
+            tokens: As matched in the last call for it.
             now_ns: The time.
         """
-        pairs = list(self._keys(request, num_computed_tokens, num_computed_tokens + tokens))
-        keys = [key for key, _ in pairs]
-        self.tiers.primary.prepare_load(keys)
-        for key, index in pairs:
-            self.tracker.record_lookup(request.offload, self._configs[key.group_idx], index, key)
-        request.loaded_keys = keys
-        self._begin(_Load(request, keys), now_ns, self._cpu_ns_per_token * tokens)
+        job = self.scheduler.update_state_after_alloc(request.offload, tokens)
+        if job is not None:
+            request.loaded_keys = job.keys
+            for tier in self.tiers.secondary:
+                tier.touch(job.keys)
+            self._begin(_Load(request), now_ns, self._cpu_ns_per_token * tokens)
 
-    def touch(self, request: RunningRequest) -> None:
-        """Mark all blocks of a request's prompt as used, in every tier.
-
-        Args:
-            request: A request that is admitted now.
-        """
-        hashed_tokens = len(request.blocks.block_hashes) * self._finder.hash_block_size
-        for group_idx, config in self._configs.items():
-            count = hashed_tokens // config.tokens_per_block
-            self.tiers.touch([self._key(request, group_idx, index) for index in range(count)])
-
-    def begin_store(self, request: RunningRequest, now_ns: int) -> None:
-        """Offer a request's full blocks that were not offered yet, and begin to copy those that are wanted.
+    def begin_eager_store(self, request: RunningRequest, now_ns: int) -> None:
+        """Offer the CPU tier what a request has computed since the last call; nothing in lazy mode.
 
         Args:
             request: Its `computed_tokens` are computed at `now_ns`.
             now_ns: When the copy can begin.
         """
-        keys: list[OffloadKey] = []
-        where: dict[OffloadKey, tuple[int, int]] = {}
-        stops = {}
-        hashed_tokens = min(request.computed_tokens, len(request.blocks.block_hashes) * self._finder.hash_block_size)
-        for group_idx, config in self._configs.items():
-            stops[group_idx] = hashed_tokens // config.tokens_per_block
-            table = request.blocks.tables[group_idx]
-            for index in range(request.offered_counts[group_idx], stops[group_idx]):
-                if (block_id := table[index]) is not None:
-                    key = self._key(request, group_idx, index)
-                    keys.append(key)
-                    where[key] = (index, block_id)
-        if not keys:
-            return
-        output = self.tiers.primary.prepare_store(keys)
-        if output is None:
-            self.stores_refused_count += 1
-            return
-        for group_idx, stop in stops.items():
-            request.offered_counts[group_idx] = max(stop, request.offered_counts[group_idx])
-        if not output.keys_to_store:
-            return
-        block_ids = [where[key][1] for key in output.keys_to_store]
-        self._pool.touch(block_ids)
-        for key in output.keys_to_store:
-            self.tracker.record_store(request.offload, self._configs[key.group_idx], where[key][0], key)
-        self._begin(
-            _Store(output.keys_to_store, block_ids), now_ns, self._cpu_ns_per_token * self._tokens(output.keys_to_store)
-        )
+        if not self.scheduler.lazy_offload:
+            self._begin_store(self.scheduler.prepare_eager_store(request.offload, request.computed_tokens), now_ns)
+
+    def begin_lazy_store(self, now_ns: int) -> None:
+        """Offer the CPU tier what the GPU will evict next; nothing in eager mode.
+
+        Args:
+            now_ns: When the copy can begin.
+        """
+        if self.scheduler.lazy_offload:
+            self._begin_store(self.scheduler.prepare_lazy_store(self._free_queue()), now_ns)
+
+    def request_finished(self, request: RunningRequest) -> None:
+        """Forget a request that has answered or was preempted.
+
+        Args:
+            request: The request; it is not being loaded.
+        """
+        self.scheduler.request_finished(request.offload.request_id)
 
     def advance(self, now_ns: int) -> list[RunningRequest]:
         """End the copies that are due.
@@ -222,10 +188,11 @@ class OffloadConnector:
         while self._copies and self._copies[0][0] <= now_ns:
             done_ns, _, copy = heapq.heappop(self._copies)
             if isinstance(copy, _Load):
-                self.tiers.primary.complete_load(copy.keys)
+                self.scheduler.complete_load(copy.request.offload.request_id)
                 loaded.append(copy.request)
             elif isinstance(copy, _Store):
-                self.tiers.complete_store(copy.keys)
+                self.scheduler.complete_store(copy.job.job_id)
+                self.tiers.copy_on(copy.job.keys)
                 self._pool.free_blocks(reversed(copy.gpu_block_ids))
             else:
                 self.tiers.complete_job(copy)
@@ -242,6 +209,7 @@ class OffloadConnector:
             if isinstance(copy, _Store):
                 self._pool.free_blocks(reversed(copy.gpu_block_ids))
         self._copies.clear()
+        self.scheduler.reset()
         self.tiers.reset()
         self.tiers.take_events()
         self.tracker.reset()
@@ -254,27 +222,41 @@ class OffloadConnector:
                 content.setdefault(TierKey(tier.medium, tier.ownership, key.group_idx), Counter())[key.block_hash] += 1
         return content
 
-    def _keys(self, request: RunningRequest, start: int, stop: int) -> Iterator[tuple[OffloadKey, int]]:
-        """Yield (key, block index) of what a hit up to token `stop` needs besides the hit up to `start`."""
-        for group_idx, config in self._configs.items():
-            group = self._finder.groups[group_idx]
-            first = max(start // config.tokens_per_block, self._finder.first_needed_block(group, stop))
-            for index in range(first, stop // config.tokens_per_block):
-                yield self._key(request, group_idx, index), index
+    def _wanted_keys(self, request: RunningRequest, start: int) -> list[OffloadKey]:
+        """Return the blocks of the longest hit behind `start` that all tiers together could give."""
+        hashes = request.blocks.block_hashes
+        stop = self._finder.longest_hit(hashes, request.input_tokens - 1, self._has_anywhere, start)
+        return [
+            OffloadKey(self._finder.block_hash(hashes, group, index), group_idx)
+            for group_idx, group in enumerate(self._finder.groups)
+            if group.prefix_cacheable
+            for index in range(
+                max(start // group.block_size, self._finder.first_needed_block(group, stop)), stop // group.block_size
+            )
+        ]
 
-    def _key(self, request: RunningRequest, group_idx: int, index: int) -> OffloadKey:
-        """Return the key of one block of a request."""
-        group = self._finder.groups[group_idx]
-        return OffloadKey(self._finder.block_hash(request.blocks.block_hashes, group, index), group_idx)
-
-    def _has_anywhere(self, group_idx: int, block_hash: int) -> bool:
+    def _has_anywhere(self, group_idx: int, block_hash: BlockHash) -> bool:
         """Tell whether any tier has a block, or will have it."""
         key = OffloadKey(block_hash, group_idx)
         return self.tiers.primary.peek(key) is not LookupResult.MISS or self.tiers.find_secondary(key) is not None
 
-    def _has_or_awaits(self, group_idx: int, block_hash: int) -> bool:
-        """Tell whether the CPU tier has a block, or will have it."""
-        return self.tiers.primary.lookup(OffloadKey(block_hash, group_idx)) is not LookupResult.MISS
+    def _free_queue(self) -> Iterator[GpuBlock]:
+        """Yield what the GPU's free queue holds, the next to be evicted first."""
+        for key in self._pool.free_keys():
+            if key is None:
+                yield GpuBlock(None, 0)
+            else:
+                group_idx, block_hash = key
+                yield GpuBlock(OffloadKey(block_hash, group_idx), self._finder.groups[group_idx].block_size)
+
+    def _begin_store(self, job: StoreJob | None, now_ns: int) -> None:
+        """Pin the GPU's blocks of a store and put it in line."""
+        if job is None:
+            return
+        cached = (self._pool.get_cached_block(key.block_hash, key.group_idx) for key in job.keys)
+        block_ids = [block_id for block_id in cached if block_id is not None]
+        self._pool.touch(block_ids)
+        self._begin(_Store(job, block_ids), now_ns, self._cpu_ns_per_token * self._tokens(job.keys))
 
     def _begin_tier_jobs(self, now_ns: int) -> None:
         """Give every copy between tiers that has begun its duration."""
@@ -288,4 +270,5 @@ class OffloadConnector:
 
     def _tokens(self, keys: list[OffloadKey]) -> int:
         """Return how many tokens lie behind some keys."""
-        return sum(self._configs[key.group_idx].tokens_per_block for key in keys)
+        groups = self._finder.groups
+        return sum(groups[key.group_idx].block_size for key in keys)

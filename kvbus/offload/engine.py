@@ -136,7 +136,7 @@ class Engine:
                 self._prefilling.append(request)
         while self._answering and self._answering[0][0] <= self._now_ns:
             request = heapq.heappop(self._answering)[-1]
-            self._cache.free(request.blocks)
+            self._give_up_blocks(request)
             self.counts.requests_finished += 1
 
     def _schedule(self) -> list[tuple[RunningRequest, int]]:
@@ -184,7 +184,7 @@ class Engine:
         done_ns = self._now_ns + self._step_ns(sum(tokens for _, tokens in computed))
         for request, _ in computed:
             if self._connector is not None:
-                self._connector.begin_store(request, done_ns)
+                self._connector.begin_eager_store(request, done_ns)
             if request.computed_tokens == request.input_tokens:
                 self._prefilling.remove(request)
                 answer_ns = (
@@ -192,6 +192,8 @@ class Engine:
                 )
                 heapq.heappush(self._answering, (done_ns + int(answer_ns), self.counts.requests_admitted, request))
                 self.counts.requests_admitted += 1
+        if self._connector is not None:
+            self._connector.begin_lazy_store(done_ns)
 
     def _pull_arrivals(self) -> None:
         """Move requests that have arrived into the queue, as many as could run at all."""
@@ -232,16 +234,15 @@ class Engine:
             self._blocked = (request, free_count)
             return _Admission.NO_ROOM
         self._cache.take_computed_blocks(request.blocks, hit_tokens)
-        if self._connector is not None:
-            self._connector.touch(request)
         request.computed_tokens = hit_tokens + external_tokens
-        if external_tokens and self._connector is not None:
+        if external_tokens:
             is_allocated = self._cache.allocate_slots(request.blocks, request.computed_tokens, request.computed_tokens)
             assert is_allocated, "room for the whole request was found above"
-            self._connector.begin_load(request, hit_tokens, external_tokens, self._now_ns)
             self._loading.append(request)
         else:
             self._prefilling.append(request)
+        if self._connector is not None:
+            self._connector.begin_load(request, external_tokens, self._now_ns)
         hashed_tokens = len(request.blocks.block_hashes) * self._finder.hash_block_size
         self.counts.admit(request, hit_tokens, external_tokens, hashed_tokens)
         return _Admission.ADMITTED
@@ -249,10 +250,16 @@ class Engine:
     def _preempt(self, request: RunningRequest) -> None:
         """Take a request's blocks away; it begins anew when there is room."""
         self._prefilling.remove(request)
-        self._cache.free(request.blocks)
+        self._give_up_blocks(request)
         request.restart()
         self._waiting.appendleft(request)
         self.counts.preempted += 1
+
+    def _give_up_blocks(self, request: RunningRequest) -> None:
+        """Free a request's blocks; copies of them keep theirs until they have ended."""
+        self._cache.free(request.blocks)
+        if self._connector is not None:
+            self._connector.request_finished(request)
 
     def _clear(self) -> None:
         """Reset all caches, as an operator does after new weights were loaded; what runs begins anew."""

@@ -40,6 +40,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         locality: Locality of all offloading events.
         tiers: Secondary tiers, the nearest first.
         self_describing: Whether offloading events carry tokens where these are known, or are placeholders.
+        lazy_offload: Whether the CPU tier gets what the GPU is about to evict, and not what has been computed. Its events are
+            placeholders then, since the request that could describe a block is gone.
         step_tokens_max: Tokens of prompts computed in one step, ≥ 1. vLLM's `max_num_batched_tokens`.
         running_max: Requests in the engine at once, ≥ 1. vLLM's `max_num_seqs`.
         step_ns_min: Shortest step, nanoseconds.
@@ -60,6 +62,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     locality: str | None = None
     tiers: tuple[TierOptions, ...] = ()
     self_describing: bool = True
+    lazy_offload: bool = False
     step_tokens_max: int = 8192
     running_max: int = 128
     step_ns_min: int = 10_000_000

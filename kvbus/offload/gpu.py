@@ -9,7 +9,7 @@ later, two removals of one hash.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from kvbus.errors import UsageError
 from kvbus.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, Event
@@ -138,6 +138,11 @@ class GpuBlockPool:
         self._keys = [None] * self.num_gpu_blocks
         self._events.append(AllBlocksCleared())
         return True
+
+    def free_keys(self) -> Iterator[tuple[int, BlockHash] | None]:
+        """Yield what the free queue holds, the next to be evicted first: (group, hash), or `None` for an empty block."""
+        for block_id in self._free:
+            yield self._keys[block_id]
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call, in order."""

@@ -21,7 +21,6 @@ class RunningRequest:
         blocks: Its GPU blocks.
         offload: What the offloading side knows of it.
         computed_tokens: Tokens of the prompt that are on the GPU, or on their way.
-        offered_counts: Per group, how many leading blocks were offered to the CPU tier.
         is_promoted: Whether secondary tiers were asked for it.
         promoted: Blocks brought into the CPU tier for it, and the secondary tier that each came from.
         loaded_keys: Blocks of its last load.
@@ -35,7 +34,6 @@ class RunningRequest:
         "is_counted",
         "is_promoted",
         "loaded_keys",
-        "offered_counts",
         "offload",
         "promoted",
         "total_tokens",
@@ -70,7 +68,6 @@ class RunningRequest:
     def restart(self) -> None:
         """Forget all progress, after a preemption; the blocks were given up already."""
         self.computed_tokens = 0
-        self.offered_counts = [0] * len(self.blocks.tables)
         self.is_promoted = False
         self.promoted: dict[OffloadKey, int] = {}
         self.loaded_keys: list[OffloadKey] = []

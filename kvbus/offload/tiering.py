@@ -8,13 +8,14 @@ whoever knows the time, and ended here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from kvbus.offload.events import OffloadingEvent
 from kvbus.offload.keys import OffloadKey
-from kvbus.offload.manager import CPUOffloadingManager, LookupResult
+from kvbus.offload.manager import CPUOffloadingManager
+from kvbus.offload.transfers import LookupResult
 
 __all__ = ["JobKind", "TierJob", "TieringOffloadingManager"]
 
@@ -63,34 +64,16 @@ class TieringOffloadingManager:
         self.stores_refused_count = 0
         self._begun: list[TierJob] = []
 
-    def touch(self, keys: Iterable[OffloadKey]) -> None:
-        """Mark blocks as used in every tier that has them.
+    def copy_on(self, keys: Sequence[OffloadKey]) -> None:
+        """Begin to copy what has arrived in the primary tier to every secondary tier that does not have it.
 
         Args:
-            keys: Blocks in prefix order.
+            keys: Blocks whose store to the primary tier has just succeeded.
         """
-        wanted = list(keys)
-        for tier in (self.primary, *self.secondary):
-            tier.touch(wanted)
-
-    def complete_store(self, keys: Iterable[OffloadKey], success: bool = True) -> None:
-        """End a store to the primary tier and begin to copy its blocks on.
-
-        Args:
-            keys: As `CPUOffloadingManager.complete_store`.
-            success: As there; what failed is not copied on.
-
-        Raises:
-            UsageError: As there.
-        """
-        done = list(keys)
-        self.primary.complete_store(done, success)
-        if not success:
-            return
         for tier_index, tier in enumerate(self.secondary):
-            output = tier.prepare_store(done)
+            output = tier.prepare_store(keys)
             if output is None:
-                self.stores_refused_count += len(done)
+                self.stores_refused_count += len(keys)
             elif output.keys_to_store:
                 self.primary.prepare_load(output.keys_to_store)
                 self._begun.append(TierJob(JobKind.STORE, tier_index, output.keys_to_store))
@@ -154,7 +137,8 @@ class TieringOffloadingManager:
             self.primary.complete_load(job.keys)
         else:
             tier.complete_load(job.keys)
-            self.complete_store(job.keys)
+            self.primary.complete_store(job.keys)
+            self.copy_on(job.keys)
 
     def take_events(self) -> list[OffloadingEvent]:
         """Return what happened in every tier since the last call, the primary's first."""
