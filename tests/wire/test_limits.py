@@ -55,16 +55,17 @@ def test_nesting_is_bounded(open_one: bytes, depth: int, error: type[DecodeError
         (b"\x92\x01", "input data was truncated"),
         (b"\x01\x01", "trailing characters (byte 1)"),
         (b"\xc1", "invalid opcode '\\xc1' (byte 0)"),
-        (b"\xa1\xff", "invalid UTF-8 encoded string"),
-        (b"\x81\x81\x01\x01\x01", "map keys must be hashable (byte 5)"),
+        (b"\xa1\xff", "invalid UTF-8 encoded string|text that is not UTF-8"),
+        (b"\x81\x81\x01\x01\x01", "map keys must be hashable (byte 5)|unhashable type: 'dict'"),
         (b"\xdd\xff\xff\xff\xff", "input data was truncated"),
     ],
 )
 def test_what_is_no_msgpack_is_refused(raw: bytes, reason: str) -> None:
-    """With msgspec's reason, in our words."""
+    """With msgspec's reason, in our words; older releases of msgspec give another one for some."""
     with pytest.raises(DecodeError) as caught:
         decode_free(raw, "$[1]")
-    assert (reason, "$[1]") == (caught.value.reason, caught.value.path)
+    assert caught.value.reason in reason.split("|")
+    assert "$[1]" == caught.value.path
 
 
 def test_blame_joins_paths() -> None:
