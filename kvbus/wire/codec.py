@@ -65,7 +65,8 @@ def encode_batch(batch: EventBatch, encoding: Encoding = "map") -> bytes:
     for index, event in enumerate(batch.events):
         try:
             raw = encode_event(event, encoding)
-            decode_event(raw, f"events[{index}]")
+            # By the map form, whichever is sent: it names the field.
+            decode_event(raw if encoding == "map" else encode_event(event, "map"), f"events[{index}]")
         except UsageError as error:
             raise UsageError(f"events[{index}]: {error}") from None
         except WireError as error:

@@ -160,8 +160,8 @@ def read_head(raw: bytes) -> Head:
         if parent is not None:
             if parent == 0 and not is_map:
                 parent = None
-            elif parent in hashes:
-                raise DecodeError("$.parent_block_hash", "a block is its own ancestor")
+            elif hashes and hashes[0] == parent:
+                raise DecodeError("$.parent_block_hash", "a block is its own parent")
         key = (_STORED, wire.medium, wire.ownership, wire.locality, wire.group_idx, wire.kv_cache_spec_kind)
         return Head(_interned.get(key) or _intern(key), d.STORED, form, hashes, parent)
     if kind is _RemovedMap or kind is _RemovedArray:

@@ -86,7 +86,10 @@ def event_from_json(shown: object) -> Event:
     """
     if not isinstance(shown, dict):
         raise DecodeError("$", "an event is an object")
-    fields = {name: _meant(value, f"$.{name}") for name, value in shown.items()}
+    try:
+        fields = {name: _meant(value, f"$.{name}") for name, value in shown.items()}
+    except RecursionError as error:
+        raise blame(error, "$") from None
     tag = fields.pop("type", None)
     if not isinstance(tag, str):
         raise DecodeError("$.type", "no type, or not text")

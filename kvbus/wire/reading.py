@@ -198,15 +198,15 @@ def _checked(event: BlockStored, path: str) -> BlockStored:
     """Judge what no single field shows.
 
     Raises:
-        DecodeError: Tokens without a size or the reverse, a hash repeated, or a block that is its own ancestor.
+        DecodeError: Tokens without a size or the reverse, a hash repeated, or a block that is its own parent.
     """
     hashes = event.block_hashes
     if (event.token_ids is None) != (event.block_size is None):
         raise DecodeError(path, "of token_ids and block_size only one is nil")
     if len(hashes) > 1 and len(set(hashes)) != len(hashes):
         raise DecodeError(f"{path}.block_hashes", "a hash is repeated within one store")
-    if event.parent_block_hash in hashes:
-        raise DecodeError(f"{path}.parent_block_hash", "a block is its own ancestor")
+    if hashes and hashes[0] == event.parent_block_hash:
+        raise DecodeError(f"{path}.parent_block_hash", "a block is its own parent")
     return event
 
 
