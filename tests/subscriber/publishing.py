@@ -26,10 +26,7 @@ class BarePublisher:
         with_replay: bool = False,
         replay_url: str | None = None,
     ) -> None:
-        self._live = context.socket(zmq.XPUB)
-        self._live.linger = 0
-        self._live.setsockopt(zmq.XPUB_VERBOSER, 1)
-        _bind(self._live, url)
+        self._live = _open_live(context, url)
         self.url: str = self._live.getsockopt_string(zmq.LAST_ENDPOINT)
         self._router = context.socket(zmq.ROUTER)
         self._router.linger = 0
@@ -69,6 +66,11 @@ class BarePublisher:
     def reply(self, identity: bytes, frames: Sequence[bytes]) -> None:
         self._router.send_multipart([identity, *frames])
 
+    def reopen(self) -> None:
+        """Become another life of the publisher: its subscribers are disconnected and come back."""
+        self._live.close()
+        self._live = _open_live(self._router.context, self.url)
+
     def close(self) -> None:
         self._live.close()
         self._router.close()
@@ -80,6 +82,14 @@ class BarePublisher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _open_live(context: zmq.Context[zmq.Socket[bytes]], url: str) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.XPUB)
+    socket.linger = 0
+    socket.setsockopt(zmq.XPUB_VERBOSER, 1)
+    _bind(socket, url)
+    return socket
 
 
 def _bind(socket: zmq.Socket[bytes], url: str) -> None:
