@@ -62,8 +62,7 @@ class Engine:
         Raises:
             ConfigError: Groups, sizes or policies cannot work.
         """
-        sizes = resolve_kv_cache_block_sizes(options.groups, hash_block_size=options.hash_block_size)
-        check_block_sizes(options.groups, *sizes)
+        sizes = self._block_sizes(options)
         self.counts = EngineCounts(tuple(tier.ownership for tier in options.tiers))
         self._options = options
         self._rng = rng
@@ -82,10 +81,17 @@ class Engine:
         self._now_ns = 0
         self._next_clear_ns = self._draw_clear_ns()
 
-    @property
-    def hash_block_size(self) -> int:
-        """Tokens behind one hash."""
-        return self._finder.hash_block_size
+    @classmethod
+    def hash_block_size_of(cls, options: EngineOptions) -> int:
+        """Return the tokens behind one hash of an engine with these options, which must divide a trace's blocks.
+
+        Args:
+            options: The model.
+
+        Raises:
+            ConfigError: Groups and sizes cannot work.
+        """
+        return cls._block_sizes(options)[1]
 
     def steps(self) -> Iterator[EngineStep]:
         """Run until every request has been answered and every copy has ended.
@@ -126,6 +132,13 @@ class Engine:
     def take_warnings(self) -> list[str]:
         """Return what an operator should hear of, each sentence once."""
         return self._connector.tracker.take_warnings() if self._connector is not None else []
+
+    @staticmethod
+    def _block_sizes(options: EngineOptions) -> tuple[int, int]:
+        """Return the block sizes of the scheduler and of a hash."""
+        sizes = resolve_kv_cache_block_sizes(options.groups, hash_block_size=options.hash_block_size)
+        check_block_sizes(options.groups, *sizes)
+        return sizes
 
     def _end_due(self) -> None:
         """End copies and answers that are due."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvbus.events import BlockRemoved, BlockStored, Event
 from kvbus.offload.running import RunningRequest
 
 __all__ = ["EngineCounts"]
@@ -25,7 +25,7 @@ class EngineCounts:
         gpu_hit_tokens: Of these, found in the GPU's prefix cache.
         cpu_hit_tokens: Of these, loaded from the CPU tier, without what was promoted for the request.
         tier_hit_tokens: Of these, promoted from each secondary tier, by owner.
-        blocks: (event type, medium, ownership) → block hashes in events; a clear counts 1.
+        block_events: Block hashes in events, stored and removed.
     """
 
     def __init__(self, tier_names: tuple[str, ...]) -> None:
@@ -44,7 +44,7 @@ class EngineCounts:
         self.gpu_hit_tokens = 0
         self.cpu_hit_tokens = 0
         self.tier_hit_tokens = dict.fromkeys(tier_names, 0)
-        self.blocks: Counter[tuple[str, str | None, str | None]] = Counter()
+        self.block_events = 0
         self._tier_names = tier_names
 
     def admit(self, request: RunningRequest, gpu_tokens: int, external_tokens: int, hashed_tokens: int) -> None:
@@ -79,7 +79,4 @@ class EngineCounts:
         """
         for event in events:
             if isinstance(event, BlockStored | BlockRemoved):
-                key = (type(event).__name__, event.medium, event.ownership)
-                self.blocks[key] += len(event.block_hashes)
-            elif isinstance(event, AllBlocksCleared):
-                self.blocks["AllBlocksCleared", None, None] += 1
+                self.block_events += len(event.block_hashes)

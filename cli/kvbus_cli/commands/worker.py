@@ -1,0 +1,271 @@
+"""`kvbus worker`: play the ranks of an engine from a request trace."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
+
+from kvbus_cli.reporting import complain, reporting
+
+if TYPE_CHECKING:
+    from kvbus.worker import TraceWorkerOptions, WorkerCounts
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("worker")(worker)
+
+
+def worker(
+    trace: Annotated[
+        str,
+        typer.Option("--trace", metavar="FILE|generated", help="Request trace, gzip or not, or one that is made up."),
+    ] = "generated",
+    ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Tensor-parallel ranks of the engine.")] = 1,
+    gpu_blocks: Annotated[int, typer.Option("--gpu-blocks", metavar="N", help="Blocks on the GPU.")] = 2000,
+    cpu_blocks: Annotated[
+        int, typer.Option("--cpu-blocks", metavar="N", help="Blocks in the CPU tier; 0 = none.")
+    ] = 8000,
+    ownership: Annotated[
+        str | None,
+        typer.Option("--ownership", metavar="NAME", help="Owner of the CPU tier; default: the engine itself."),
+    ] = None,
+    tier: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tier",
+            metavar="NAME=MEDIUM:BLOCKS",
+            help="A secondary tier behind the CPU tier; repeat for more, nearest first.",
+        ),
+    ] = None,
+    cache_policy: Annotated[
+        str, typer.Option("--cache-policy", metavar="lru|arc", help="What the tiers evict.")
+    ] = "lru",
+    self_describing: Annotated[
+        bool,
+        typer.Option(
+            "--self-describing/--placeholders", help="Whether events of the tiers carry tokens where they are known."
+        ),
+    ] = True,
+    lazy: Annotated[
+        bool,
+        typer.Option("--lazy/--eager", help="Whether blocks go to the CPU tier when the GPU evicts or when computed."),
+    ] = False,
+    groups: Annotated[
+        str,
+        typer.Option(
+            "--groups",
+            metavar="KIND:SIZE[:WINDOW],…",
+            help="KV-cache groups of a hybrid model, as mla_attention:256,sliding_window_mla:64:128.",
+        ),
+    ] = "",
+    engine_block_size: Annotated[
+        int | None,
+        typer.Option(
+            "--engine-block-size", metavar="N", help="Tokens of a block, without --groups; default: the trace's."
+        ),
+    ] = None,
+    hash_block_size: Annotated[
+        int | None, typer.Option("--hash-block-size", metavar="N", help="Tokens behind one hash, with --groups.")
+    ] = None,
+    trace_block_size: Annotated[
+        int, typer.Option("--trace-block-size", metavar="N", help="Tokens behind one id of a Mooncake trace.")
+    ] = 512,
+    speed: Annotated[str, typer.Option("--speed", metavar="X|max", help="Seconds of trace in a second.")] = "1",
+    smooth: Annotated[bool, typer.Option("--smooth", help="Spread requests that arrive at the same time.")] = False,
+    requests: Annotated[int | None, typer.Option("--requests", metavar="N", help="Play so many requests.")] = None,
+    trace_seconds: Annotated[
+        float | None,
+        typer.Option("--trace-seconds", metavar="S", help="Play the requests of so many seconds of trace."),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", metavar="S", help="End after so long, done or not.")
+    ] = None,
+    linger: Annotated[
+        float, typer.Option("--linger", metavar="S", help="Go on answering replay requests for so long after the end.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Same seed, same events.")] = 1,
+    skew_ms: Annotated[
+        float, typer.Option("--skew-ms", metavar="MS", help="A rank is up to this far behind the engine.")
+    ] = 5.0,
+    lag: Annotated[
+        list[str] | None,
+        typer.Option("--lag", metavar="RANK=SECONDS", help="A rank that lags all the time; repeatable."),
+    ] = None,
+    clears_per_hour: Annotated[
+        float, typer.Option("--clears-per-hour", metavar="X", help="How often all caches are reset, on average.")
+    ] = 0.0,
+    endpoint: Annotated[
+        str,
+        typer.Option(
+            "--endpoint", metavar="ENDPOINT|null", help="Where rank 0 publishes, rank r on port + r; null = nowhere."
+        ),
+    ] = "tcp://127.0.0.1:5620",
+    replay: Annotated[
+        str,
+        typer.Option(
+            "--replay", metavar="ENDPOINT|none", help="Where rank 0 answers replay requests, rank r on port + r."
+        ),
+    ] = "tcp://127.0.0.1:5720",
+    topic: Annotated[str, typer.Option("--topic", help="Topic of every message; {rank} stands for the rank.")] = "",
+    data_parallel_rank: Annotated[
+        int, typer.Option("--data-parallel-rank", metavar="N", help="Data-parallel rank of the engine.")
+    ] = 0,
+    encoding: Annotated[
+        str, typer.Option("--encoding", metavar="map|array", help="Form of events on the wire.")
+    ] = "map",
+    buffer_steps: Annotated[
+        int, typer.Option("--buffer-steps", metavar="N", help="Batches that a rank keeps for replay.")
+    ] = 10_000,
+    wait_subscribers: Annotated[
+        bool, typer.Option("--wait-subscribers", help="Begin when every rank has a subscriber.")
+    ] = False,
+    wait_seconds: Annotated[
+        float, typer.Option("--wait-seconds", metavar="S", help="For how long to wait for subscribers.")
+    ] = 30.0,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option("--ready-file", metavar="PATH", help="Write the bound endpoints here as JSON once all are open."),
+    ] = None,
+    log_dir: Annotated[
+        str | None, typer.Option("--log-dir", metavar="DIR", help="Write down there what each rank published.")
+    ] = None,
+    oracle: Annotated[
+        str | None,
+        typer.Option("--oracle", metavar="FILE", help="Write down there what the tiers held after every step."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="At the end, print all figures as one JSON object.")] = False,
+) -> None:
+    """Run requests through a GPU prefix cache and offloading tiers, without a GPU, and publish what happened, rank by rank.
+
+    At the end it prints hit rates and what each rank published. SIGTERM and Ctrl-C: every rank still says what the others have
+    said already, exits with 0.
+    """
+    with reporting():
+        from kvbus.offload.engine_options import EngineOptions
+        from kvbus.offload.ranks import RankOptions
+        from kvbus.worker.options import TraceWorkerOptions, parse_groups, parse_lag, parse_speed, parse_tier
+
+        _check_times(seconds, linger)
+        options = TraceWorkerOptions(
+            trace=trace,
+            trace_block_tokens=trace_block_size,
+            engine=EngineOptions(
+                gpu_blocks=gpu_blocks,
+                cpu_blocks=cpu_blocks,
+                groups=parse_groups(groups) if groups else (),
+                hash_block_size=hash_block_size,
+                cache_policy=cache_policy,
+                ownership=ownership,
+                tiers=tuple(map(parse_tier, tier or [])),
+                self_describing=self_describing,
+                lazy_offload=lazy,
+                clears_per_hour=clears_per_hour,
+            ),
+            engine_block_size=engine_block_size,
+            ranks=RankOptions(count=ranks, skew_ns=int(skew_ms * 1e6), lags_ns=tuple(map(parse_lag, lag or []))),
+            endpoint=endpoint,
+            replay_endpoint=None if replay == "none" else replay,
+            topic=topic,
+            data_parallel_rank=data_parallel_rank,
+            encoding=cast("Literal['map', 'array']", encoding),
+            buffer_steps=buffer_steps,
+            speed=parse_speed(speed),
+            smooth=smooth,
+            requests_max=requests,
+            trace_seconds_max=trace_seconds,
+            seed=seed,
+            wait_subscribers=wait_subscribers,
+            wait_subscribers_s=wait_seconds,
+            log_dir=log_dir,
+            oracle_file=oracle,
+        )
+        _run(options, seconds, linger, ready_file, json)
+
+
+def _check_times(seconds: float | None, linger: float) -> None:
+    """Refuse times that no field of the options would.
+
+    Raises:
+        ConfigError: With each problem.
+    """
+    from kvbus.errors import ConfigError, Problem
+
+    problems = []
+    if seconds is not None and not seconds > 0:
+        problems.append(Problem("--seconds", str(seconds), "must be more than 0"))
+    if not linger >= 0:
+        problems.append(Problem("--linger", str(linger), "must not be negative"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _run(
+    options: TraceWorkerOptions, seconds: float | None, linger: float, ready_file: Path | None, json: bool
+) -> None:
+    """Play until the end, a signal or the time limit, and print what happened."""
+    import msgspec
+
+    from kvbus.worker.trace_worker import TraceWorker
+    from kvbus_cli.signals import StopSignal
+
+    player = TraceWorker(options)
+    with StopSignal() as stop_signal:
+        try:
+            player.start()
+            for rank in player.endpoints:
+                shown_replay = f", replay {rank.replay_endpoint}" if rank.replay_endpoint else ""
+                complain(f"rank {rank.tensor_parallel_rank} publishes on {rank.endpoint}{shown_replay}")
+            if ready_file is not None:
+                _write_ready(ready_file, {"data_parallel_rank": options.data_parallel_rank, "ranks": player.endpoints})
+            stop_signal.wait(seconds, player.wait)
+            if not options.is_null and not stop_signal.is_told:
+                stop_signal.wait(linger, _never)
+        finally:
+            player.stop()
+            if ready_file is not None:
+                ready_file.unlink(missing_ok=True)
+    counts = player.counts()
+    if json:
+        print(msgspec.json.encode(counts).decode())
+    else:
+        _print_counts(counts)
+
+
+def _never(seconds: float) -> bool:
+    """Wait, and say that nothing has ended."""
+    time.sleep(seconds)
+    return False
+
+
+def _write_ready(path: Path, content: object) -> None:
+    """Write a file that others may be waiting for: it appears as a whole or not at all."""
+    import msgspec
+
+    beside = path.with_name(path.name + ".part")
+    beside.write_bytes(msgspec.json.encode(content) + b"\n")
+    beside.replace(path)
+
+
+def _print_counts(counts: WorkerCounts) -> None:
+    """Print a summary for a person."""
+    rates = counts.hit_rates
+    shares = {"GPU": rates.gpu, "CPU": rates.cpu, **rates.tiers}
+    print(
+        f"{counts.requests} requests ({counts.requests_refused} refused, {counts.preempted} preempted), "
+        f"{counts.trace_seconds:.0f} s of trace in {counts.elapsed_seconds:.1f} s, "
+        f"{counts.block_events} block events, {counts.clears} clears"
+    )
+    print(f"hit rate {rates.total:.1%}: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items()))
+    print(f"{'rank':<5} {'event':<17} {'medium':<10} {'ownership':<12} {'events':>9} {'blocks':>9}")
+    for rank in counts.ranks:
+        for kind in rank.by_kind:
+            place = f"{kind.medium or '-':<10} {kind.ownership or '-':<12}"
+            print(f"{rank.tensor_parallel_rank:<5} {kind.type:<17} {place} {kind.events:>9} {kind.blocks:>9}")
+        dropped = f", {rank.dropped} not sent live" if rank.dropped else ""
+        print(f"{rank.tensor_parallel_rank:<5} {rank.batches} batches, {rank.events} events{dropped}")
