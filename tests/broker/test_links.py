@@ -1,0 +1,115 @@
+"""Sockets towards workers: the node hears of a connection before it gets what came through it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import zmq
+
+from kvbus.broker.intake import Intake
+from kvbus.broker.links import Links
+from kvbus.broker.node import UpstreamRequest
+from kvbus.config import BrokerConfig, parse_worker
+from kvbus.errors import ConfigError
+from kvbus.sockets import SocketOptions
+from tests.broker.real import ANY, WAIT_MS, RealWorker
+
+
+class Recorder:
+    """Stands where the node stands and writes down what it is told, in order."""
+
+    def __init__(self):
+        self.heard = []
+
+    def receive(self, index, frames, now_ns):
+        self.heard.append(("batch", index, frames[-1]))
+
+    def receive_replay(self, key, frames, now_ns):
+        self.heard.append(("reply", key, frames[-1]))
+
+    def connected(self, index, now_ns):
+        self.heard.append(("connected", index))
+
+    def disconnected(self, index, now_ns):
+        self.heard.append(("disconnected", index))
+
+
+class Rig:
+    """Links, the poller that they register with, and a recorder."""
+
+    def __init__(self, context, *workers):
+        sources = Intake(BrokerConfig(workers=tuple(map(parse_worker, workers))), random.Random(0)).sources
+        self.poller = zmq.Poller()
+        self.links = Links(context, self.poller, SocketOptions(linger_ms=0), sources)
+        self.node = Recorder()
+
+    def until(self, *wanted):
+        """Turn until all of this has been heard."""
+        while not all(item in self.node.heard for item in wanted):
+            ready = self.poller.poll(WAIT_MS)
+            assert ready, f"nothing came, heard {self.node.heard}"
+            for socket, _ in ready:
+                self.links.drain(socket, self.node, 10, 0)
+
+
+def test_a_connection_is_told_before_its_first_batch(zmq_context):
+    worker = RealWorker(zmq_context)
+    rig = Rig(zmq_context, worker.url)
+    with rig.links:
+        worker.wait_for_subscriber()
+        worker.socket.send_multipart([b"t", bytes(8), b"one"])
+        rig.until(("batch", 0, b"one"))
+        assert [("connected", 0), ("batch", 0, b"one")] == rig.node.heard
+    worker.socket.close(0)
+
+
+def test_a_restart_is_told_between_the_two_lives(zmq_context):
+    """S4: the new life's batch must not be taken for the old one's next."""
+    worker = RealWorker(zmq_context)
+    rig = Rig(zmq_context, worker.url)
+    with rig.links:
+        worker.wait_for_subscriber()
+        worker.socket.send_multipart([b"t", bytes(8), b"old"])
+        rig.until(("batch", 0, b"old"))
+        worker.socket.unbind(worker.url)
+        worker.socket.close(0)
+        rig.until(("disconnected", 0))
+        again = RealWorker(zmq_context, worker.url)
+        again.wait_for_subscriber()
+        again.socket.send_multipart([b"t", bytes(8), b"new"])
+        rig.until(("batch", 0, b"new"))
+        events = [item[0] if item[0] != "batch" else item[2] for item in rig.node.heard]
+        assert ["connected", b"old", "disconnected", "connected", b"new"] == events
+        again.socket.close(0)
+
+
+def test_each_request_has_a_dealer_of_its_own(zmq_context):
+    """What still comes for a request that was given up must not answer the next one."""
+    router = zmq_context.socket(zmq.ROUTER)
+    router.linger, router.rcvtimeo = 0, WAIT_MS
+    router.bind(ANY)
+    url = router.getsockopt_string(zmq.LAST_ENDPOINT)
+    rig = Rig(zmq_context, f"tcp://127.0.0.1:9,replay={url}")
+    with rig.links:
+        identities = []
+        for key in (1, 2):
+            rig.links.request(UpstreamRequest(0, key, [b"", bytes(8)]))
+            identity, *request = router.recv_multipart()
+            assert [b"", bytes(8)] == request
+            identities.append(identity)
+        rig.links.request(UpstreamRequest(0, 1, []))
+        for identity, text in zip(identities, (b"for-1", b"for-2"), strict=True):
+            router.send_multipart([identity, b"", b"", bytes(8), text])
+        rig.until(("reply", 2, b"for-2"))
+        assert ("reply", 1, b"for-1") not in rig.node.heard
+    router.close(0)
+
+
+def test_nothing_stays_open_when_one_source_cannot_be_bound(zmq_context):
+    taken = RealWorker(zmq_context)
+    rig = Rig(zmq_context, "tcp://127.0.0.1:9", f"bind:{taken.url}")
+    with pytest.raises(ConfigError, match="--worker"), rig.links:
+        pass
+    assert [] == rig.poller.sockets
+    taken.socket.close(0)

@@ -1,0 +1,66 @@
+"""The loop: work from other threads, an end that loses nothing, and no descriptor left."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from kvbus.broker.loop import BrokerLoop
+from kvbus.config import BrokerConfig, ViewConfig, parse_worker
+from kvbus.errors import ConfigError
+from tests.broker.real import ANY
+
+
+def loop_of(**view):
+    views = (ViewConfig(**{"endpoint": ANY, "replay_endpoint": ANY, **view}),)
+    return BrokerLoop(
+        BrokerConfig(workers=(parse_worker("tcp://127.0.0.1:9"),), views=views), lambda notice: None, seed=1
+    )
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_real_ports_are_known_once_it_is_entered():
+    with loop_of() as loop:
+        assert {"pub:all", "replay:all"} == set(loop.endpoints)
+        assert not any(url.endswith(":0") for url in loop.endpoints.values())
+
+
+def test_calls_run_between_turns_and_are_refused_after_the_end():
+    done = threading.Event()
+    with loop_of() as loop:
+        assert loop.call(done.set)
+        assert loop.call(loop.stop)
+        loop.run()
+        assert done.is_set()
+    assert not loop.call(done.set)
+
+
+def test_a_call_that_came_too_late_for_a_turn_is_still_done():
+    """The caller waits for it."""
+    done = threading.Event()
+    with loop_of() as loop:
+        loop.stop()
+        loop.run()
+        loop.call(done.set)
+    assert done.is_set()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors in /proc, which this system lacks")
+def test_g63_starting_and_stopping_leaves_no_descriptor():
+    with loop_of():
+        pass
+    before = descriptors()
+    for _ in range(10):
+        with loop_of():
+            pass
+        with (
+            pytest.raises(ConfigError),
+            loop_of(endpoint="tcp://127.0.0.255:1", replay_endpoint="tcp://10.255.255.1:1"),
+        ):
+            pass
+    assert before == descriptors()
