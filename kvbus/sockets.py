@@ -41,6 +41,7 @@ __all__ = [
     "receive_rest",
     "route_frames",
     "send_frames",
+    "shared_context",
 ]
 
 ZmqContext: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
@@ -161,6 +162,11 @@ class BoundSocket:
     ) -> None:
         """Close."""
         self.close()
+
+
+def shared_context() -> ZmqContext:
+    """Return this process's shared context, for `inproc` endpoints, whose two ends need the same one. Nobody ends it."""
+    return zmq.Context.instance()
 
 
 def open_socket(
