@@ -133,7 +133,8 @@ class SubscriberCounts(msgspec.Struct):
         events_rejected: Events that could not be read; listed in `EventBatch.rejected`.
         gaps: `Gap` items.
         restarts: `Restarted` items.
-        replays: Replay requests sent.
+        replays: Replay requests, those that could not be sent included.
+        replays_refused: Those for which no connection could be opened (too many open files).
     """
 
     messages: int = 0
@@ -155,3 +156,4 @@ class SubscriberCounts(msgspec.Struct):
     gaps: int = 0
     restarts: int = 0
     replays: int = 0
+    replays_refused: int = 0

@@ -15,6 +15,7 @@ import msgspec
 import zmq
 
 from kvbus.connections import ConnectionChange
+from kvbus.errors import ConfigError
 from kvbus.sockets import (
     BoundSocket,
     SocketOptions,
@@ -70,6 +71,7 @@ class SocketLoop:
         self._replay_options = msgspec.structs.replace(self._live_options, subscriptions=())
         self._context_given = context
         self._replays: dict[int, BoundSocket] = {}
+        self._deadline_ns: int | None = None
         self._is_stopping = False
         self._opened = threading.Event()
         self._open_error: BaseException | None = None
@@ -160,12 +162,13 @@ class SocketLoop:
 
     def _timeout_ms(self) -> int | None:
         """Milliseconds until the node wants to be called, rounded up; `None` = it does not."""
-        deadline_ns = self._node.deadline_ns
+        # Asked for once a turn: with a thousand streams it takes a millisecond.
+        self._deadline_ns = deadline_ns = self._node.deadline_ns
         return None if deadline_ns is None else max(0, -((time.monotonic_ns() - deadline_ns) // 1_000_000))
 
     def _drain(self, live: ZmqSocket) -> None:
         """Hand the node what has arrived; and the time, once nothing is left that could have arrived before."""
-        node, is_empty = self._node, True
+        node = self._node
         messages = receive_frames(live, TURN_MESSAGES_MAX)
         now_ns = time.monotonic_ns()
         for frames in messages:
@@ -176,29 +179,36 @@ class SocketLoop:
             for frames in messages:
                 node.on_replay(replay_id, frames, now_ns)
             is_empty = is_empty and len(messages) < TURN_MESSAGES_MAX
-        if is_empty and node.deadline_ns is not None and node.deadline_ns <= now_ns:
+        if is_empty and self._deadline_ns is not None and self._deadline_ns <= now_ns:
             node.on_time(now_ns)
 
     def _act(self, context: ZmqContext, poller: zmq.Poller) -> None:
         """Open and close replay connections as the node wants it, and put its items into the mailbox."""
         for action in self._node.take_actions():
-            if isinstance(action, OpenReplay):
-                endpoint = self._options.replay_endpoint
-                assert endpoint is not None
-                replay = open_socket(context, zmq.DEALER, endpoint, self._replay_options)
-                self._replays[action.replay_id] = replay
-                poller.register(replay.socket, zmq.POLLIN)
-                send_frames(replay.socket, action.frames)
-            else:
-                replay = self._replays.pop(action.replay_id)
+            replay = self._replays.pop(action.replay_id, None)
+            if replay is not None:
                 poller.unregister(replay.socket)
                 replay.close()
+            elif isinstance(action, OpenReplay):
+                self._open_replay(context, poller, action)
         items = self._node.take_items()
         # First the counts: whoever has taken an item finds it counted.
         counts = self._node.counts
         self.counts = msgspec.structs.replace(counts, dropped=dict(counts.dropped))
         if items:
             self.mailbox.put(items)
+
+    def _open_replay(self, context: ZmqContext, poller: zmq.Poller, action: OpenReplay) -> None:
+        """Open a connection for a request and send it."""
+        assert self._options.replay_endpoint is not None
+        try:
+            replay = open_socket(context, zmq.DEALER, self._options.replay_endpoint, self._replay_options)
+        except ConfigError:  # at run time it is not the endpoint but the machine: no more sockets or files
+            self._node.refuse_replay(action.replay_id, time.monotonic_ns())
+            return
+        self._replays[action.replay_id] = replay
+        poller.register(replay.socket, zmq.POLLIN)
+        send_frames(replay.socket, action.frames)
 
     def _follow(self, live: BoundSocket) -> None:
         """Tell the node when the connection comes and goes."""

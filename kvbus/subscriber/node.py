@@ -117,6 +117,7 @@ class SubscriberNode:
         self.counts = SubscriberCounts()
         self._options = options
         self._can_replay = options.replay_endpoint is not None
+        self._passes_everything = options.event_filter.passes_everything
         self._rng = rng
         self._streams: dict[bytes | None, _Stream] = {}
         self._replays: dict[int, _Stream] = {}
@@ -208,6 +209,19 @@ class SubscriberNode:
             self._apply(stream, outputs, now_ns)
         else:
             self.counts.messages_unwanted += 1
+
+    def refuse_replay(self, replay_id: int, now_ns: int) -> None:
+        """Say that a connection could not be opened; the stream asks again shortly, and goes on as it can meanwhile.
+
+        Args:
+            replay_id: As in the `OpenReplay`.
+            now_ns: Monotonic time, nanoseconds.
+        """
+        stream = self._replays.pop(replay_id, None)
+        if stream is not None:
+            self.counts.replays_refused += 1
+            stream.replay_id = stream.request = None
+            stream.receiver.deferred(now_ns)
 
     def on_connected(self, now_ns: int) -> None:
         """Take note that the live connection is up, for the first time or again: then the publisher may have begun anew.
@@ -332,9 +346,9 @@ class SubscriberNode:
 
     def _filtered(self, stream: _Stream, batch: EventBatch) -> EventBatch:
         """Return the batch with the events that pass."""
-        event_filter = self._options.event_filter
-        if event_filter.passes_everything:
+        if self._passes_everything:
             return batch
+        event_filter = self._options.event_filter
         kinds = stream.kinds_of(batch.data_parallel_rank) if event_filter.spec_kinds is not None else None
         kept = []
         for event in batch.events:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import zmq
 
-from kvbus.errors import ConfigError
+from kvbus.errors import ConfigError, Problem
 from kvbus.events import AllBlocksCleared, EventBatch
+from kvbus.sockets import open_socket
 from kvbus.subscriber.items import Received
 from kvbus.subscriber.loop import SocketLoop
 from kvbus.subscriber.node import SubscriberNode
@@ -23,10 +24,15 @@ Context = zmq.Context[zmq.Socket[bytes]]
 CLEAR = encode_batch(EventBatch(1.0, [AllBlocksCleared()], 0))
 
 
-def make_loop(endpoint: str, node_class: type[SubscriberNode] = SubscriberNode, **limits: Any) -> SocketLoop:
+def make_loop(
+    endpoint: str,
+    node_class: type[SubscriberNode] = SubscriberNode,
+    replay_endpoint: str | None = None,
+    **limits: Any,
+) -> SocketLoop:
     options = SubscriberOptions.read(
         endpoint=endpoint,
-        replay_endpoint=None,
+        replay_endpoint=replay_endpoint,
         topic="",
         start=None,
         event_filter=None,
@@ -86,3 +92,28 @@ def test_a_fault_of_ours_reaches_the_reader(zmq_context: Context) -> None:
             loop.mailbox.take(5)
         loop.stop()
         assert [] == [thread for thread in threading.enumerate() if thread.name == "kvbus-subscriber"]
+
+
+def test_a_replay_that_cannot_be_opened_costs_nothing_else(
+    zmq_context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is out of descriptors for a while: live batches go on, and the request is made when it can be."""
+    refused = threading.Event()
+
+    def open_late(context: Any, kind: int, *arguments: Any, **options: Any) -> Any:
+        if kind == zmq.DEALER and not refused.is_set():
+            refused.set()
+            raise ConfigError([Problem("replay_endpoint", "", "too many open files")])
+        return open_socket(context, kind, *arguments, **options)
+
+    monkeypatch.setattr("kvbus.subscriber.loop.open_socket", open_late)
+    with BarePublisher(zmq_context, with_replay=True) as publisher:
+        loop = make_loop(publisher.url, replay_endpoint=publisher.replay_url)
+        loop.start()
+        identity, start_seq = publisher.wait_for_request()
+        assert (0, True) == (start_seq, refused.is_set())
+        publisher.answer(identity, [(b"kv", 0, CLEAR)])
+        item = loop.mailbox.take(5)
+        assert isinstance(item, Received)
+        assert 1 == loop.counts.replays_refused
+        loop.stop()

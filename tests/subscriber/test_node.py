@@ -330,6 +330,16 @@ class TestRecovery:
         assert 4 == sum(isinstance(item, Received) and item.seq > 0 for item in play.items())
         assert 2 == play.node.counts.replays
 
+    def test_a_connection_that_cannot_be_opened_is_tried_again(self) -> None:
+        """A process at its limit of open files must neither die nor lose the hole."""
+        play = Play(replay=True, start="live").live(0).live(2)
+        ((first, _),) = play.asked()
+        play.node.refuse_replay(first, play.now_ns)
+        play.pass_time(SECOND // 10)
+        ((second, _),) = play.asked()
+        assert [0, 1, 2] == play.replay(second, 0, 1, 2, end=True).shown()
+        assert (2, 1) == (play.node.counts.replays, play.node.counts.replays_refused)
+
     def test_s4_a_restart_behind_a_reconnect_is_noticed(self) -> None:
         """The new life has counted past the old position, so numbers alone look fine."""
         play = Play(replay=True, start="live").live(0).live(1)
