@@ -1,0 +1,471 @@
+"""The rules of a stream with a replay endpoint: how a hole is filled or given up, and how a restart is proven.
+
+**Holes.** A number above the one wanted is held, and one request asks for everything from the last batch delivered: it brings all
+holes of the stream. A hole is given up when the replay begins above it, when two replays in turn went past it (one alone may have
+been thinned out by a full ROUTER), when the endpoint stays silent, or when a batch has been held for as long as one may be.
+
+**The witness.** A request starts at the last batch *delivered*, not at the first one missing. Its answer thereby begins with that
+batch, and the bytes say whose life the answer belongs to: the same, or a new epoch. So a restart cannot hide behind a gap, and a
+probe of an idle stream finds a lost tail and a restart alike.
+
+**Doubt.** After the connection went down or came up, and when a live number goes back, live batches are held until the witness
+has been compared: other bytes, the end mark or a later number in its place prove a restart. Without doubt a later number in its
+place only says that the publisher has let it go.
+
+**Proof of the live socket.** What was held when a restart is found belongs to an unknown life and is thrown away; the new life is
+asked for from its beginning. The live socket may still bring the old one, even several, since what has arrived stays readable. So
+its batches are used only once a replay has brought one of them with the same bytes. Until then the newest is the `candidate`.
+
+**Silence.** A request without a word is repeated with back-off, and then what is missing is given up. A request that falls silent
+without an end mark is over; it is repeated while that brings something, because tail and end mark can be lost together.
+"""
+
+from __future__ import annotations
+
+import random
+from enum import Enum, auto
+
+from kvbus.streams.asking import Asking, ReceiverLimits, Request
+from kvbus.streams.order import OrderedStream
+from kvbus.streams.outputs import Conflict, Dropped, EpochReason, LostReason, NewEpoch, StreamOutput
+from kvbus.streams.sequence import Place, Witness, print_of
+
+__all__ = ["ReplayRules"]
+
+
+class _Doubt(Enum):
+    """Why it is uncertain whether the live socket still brings the life that is followed."""
+
+    DISCONNECTED = auto()
+    RECONNECTED = auto()
+    WENT_BACK = auto()
+
+
+class ReplayRules:
+    """What happens to batches when a replay endpoint can be asked.
+
+    Attributes:
+        asking: The open request and its timers.
+    """
+
+    __slots__ = (
+        "_back_seq",
+        "_candidate",
+        "_doubt",
+        "_epochs_in_row",
+        "_has_been_connected",
+        "_idle_wait_ns",
+        "_is_live_proven",
+        "_limits",
+        "_must_verify",
+        "_order",
+        "_probe_at_ns",
+        "_quiet_until_ns",
+        "asking",
+    )
+
+    def __init__(self, order: OrderedStream, limits: ReceiverLimits, rng: random.Random) -> None:
+        """Rule over a stream.
+
+        Args:
+            order: The stream.
+            limits: Its bounds.
+            rng: Source of jitter.
+        """
+        self.asking = Asking(limits, rng)
+        self._order = order
+        self._limits = limits
+        self._doubt: _Doubt | None = None
+        self._back_seq = 0  # the live number that raised the doubt
+        self._quiet_until_ns = 0  # until then a number that goes back is a known second publisher's
+        self._is_live_proven = True  # False while the live socket may still bring an older life than the one followed
+        self._candidate: Witness | None = None
+        self._has_been_connected = False
+        self._must_verify = (
+            False  # a reconnect whose witness has not been compared, whether or not batches are held for it
+        )
+        self._epochs_in_row = 0  # restarts found without a replay that came to its end in between
+        self._probe_at_ns: int | None = None
+        self._idle_wait_ns = self.asking.idle_wait_ns()
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether something is missing, in doubt, or to be vouched for."""
+        return self._order.has_holes or self._doubt is not None or self._candidate is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the next number needs no thought."""
+        return self._is_live_proven and not self.is_recovering
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When `on_time` has something to do."""
+        oldest_at_ns = self._order.hold.oldest_at_ns
+        times = (
+            self.asking.times_out_at_ns(),
+            self.asking.retry_at_ns,
+            self._next_probe_ns(),
+            None if oldest_at_ns is None else oldest_at_ns + self._limits.hold_ns,
+        )
+        return min((at_ns for at_ns in times if at_ns is not None), default=None)
+
+    # What comes in.
+
+    def live(self, seq: int, payload: bytes | None, now_ns: int, out: list[StreamOutput]) -> None:
+        """Place a live batch.
+
+        Args:
+            seq: Its number.
+            payload: Its bytes; `None` for one that cannot be read.
+            now_ns: Monotonic time, nanoseconds.
+            out: Takes what follows.
+        """
+        order = self._order
+        mark = order.mark
+        if mark.position is None:
+            self._join(seq, payload, now_ns, out)
+            return
+        if not self._is_live_proven:
+            self._prove_live(seq, payload, now_ns, out)
+            return
+        place = mark.place_live(seq, payload or b"")
+        held = order.hold.get(seq)
+        if held is not None:
+            # Held already, from a replay or from the same socket: the bytes tell a duplicate from another life.
+            place = Place.DUPLICATE if held.payload == payload else Place.BACK
+        if place is Place.BACK:
+            self._went_back(seq, payload, now_ns, out)
+            return
+        order.last_live_ns = now_ns
+        mark.live_seq = max(mark.live_seq, seq)
+        if place is Place.DUPLICATE:
+            out.append(Dropped("duplicate", seq))
+            return
+        order.note_seen(seq)
+        if place is Place.NEXT and self._doubt is None:
+            order.deliver(payload, False, out)
+            order.flush(out)
+        else:
+            order.put_aside(seq, payload, False, now_ns, out)
+            self._want(now_ns, out)
+
+    def replayed(self, seq: int, payload: bytes, now_ns: int, request: int | None, out: list[StreamOutput]) -> None:
+        """Place a batch of a replay.
+
+        Args:
+            seq: Its number.
+            payload: Its bytes.
+            now_ns: Monotonic time, nanoseconds.
+            request: Which request it answers, or `None` when unknown.
+            out: Takes what follows.
+        """
+        opened = self.asking.heard(request, now_ns)
+        if opened is None:
+            out.append(Dropped("stale_replay", seq))
+            return
+        is_first = not opened.is_begun and seq >= opened.start_seq
+        if is_first:
+            opened.is_begun = True
+            if opened.witness is not None and not self._is_same_life(opened.witness, seq, payload, now_ns, out):
+                return
+        opened.top_seq = max(opened.top_seq, seq + 1)
+        if self._candidate is not None and self._candidate == Witness(seq, print_of(payload)):
+            self._trust_live()
+        order = self._order
+        place = order.mark.place_replayed(seq, payload)
+        held = order.hold.get(seq)
+        if place is Place.BACK or (held is not None and held.payload not in (payload, None)):
+            self._begin_epoch("changed", now_ns, out)
+            return
+        order.note_seen(seq)
+        if place is Place.AHEAD and is_first:
+            self._start_late(seq, out)
+            place = order.mark.place_replayed(seq, payload)
+        if place is Place.NEXT:
+            opened.brought += 1
+            held = order.hold.pop(seq)
+            order.deliver(payload if held is None else held.payload, True, out)
+            order.flush(out)
+        elif place is Place.DUPLICATE or held is not None:
+            out.append(Dropped("duplicate", seq))
+        elif order.put_aside(seq, payload, True, now_ns, out):
+            opened.brought += 1
+
+    def ended(self, now_ns: int, request: int | None, out: list[StreamOutput]) -> None:
+        """Take the end mark of a replay.
+
+        Args:
+            now_ns: Monotonic time, nanoseconds.
+            request: Which request it answers, or `None` when unknown.
+            out: Takes what follows.
+        """
+        opened = self.asking.heard(request, now_ns)
+        if opened is None:
+            return
+        self.asking.open = None
+        if opened.witness is not None and not opened.is_begun:
+            self._begin_epoch("missing", now_ns, out)
+            return
+        self._epochs_in_row = 0
+        if self._candidate is opened.candidate:
+            self._candidate = None  # the publisher does not have it: the live socket still brings an older life
+        self._conclude(opened, True, now_ns, out)
+
+    def disconnected(self, out: list[StreamOutput]) -> None:
+        """Note that the live connection is down: what it brings after the next `reconnected` may be another life.
+
+        Args:
+            out: Takes what follows.
+        """
+        order = self._order
+        self.asking.cancel(out)
+        self._must_verify = True
+        if order.mark.witness is not None:
+            self._raise_doubt(self._doubt or _Doubt.DISCONNECTED)
+        elif order.mark.position is not None:
+            # Nothing to compare with: live batches count only once a replay has brought one of them too.
+            self._is_live_proven = False
+            order.drop_held(out)
+
+    def reconnected(self, now_ns: int, out: list[StreamOutput]) -> None:
+        """Ask for what was missed, and for the witness, since the live connection is up (again).
+
+        Args:
+            now_ns: Monotonic time, nanoseconds.
+            out: Takes what follows.
+        """
+        mark = self._order.mark
+        self._must_verify = self._must_verify or self._has_been_connected
+        self._has_been_connected = True
+        self.asking.attempts = 0
+        if mark.position is None:
+            return
+        if mark.witness is not None:
+            if self._doubt is not _Doubt.WENT_BACK:
+                self._raise_doubt(_Doubt.RECONNECTED)
+            self._ask(now_ns, out)
+        elif self._must_verify and mark.position != self._order.first_seq:
+            self._begin_epoch("missing", now_ns, out)
+        else:
+            self._ask(now_ns, out)
+
+    def on_time(self, now_ns: int, out: list[StreamOutput]) -> None:
+        """Do what is due.
+
+        Args:
+            now_ns: Monotonic time, nanoseconds.
+            out: Takes what follows.
+        """
+        oldest_at_ns = self._order.hold.oldest_at_ns
+        if oldest_at_ns is not None and now_ns >= oldest_at_ns + self._limits.hold_ns:
+            self._give_up("hold_time", now_ns, out)
+        times_out_at_ns = self.asking.times_out_at_ns()
+        if times_out_at_ns is not None and now_ns >= times_out_at_ns:
+            self._time_out(now_ns, out)
+        for at_ns in (self.asking.retry_at_ns, self._next_probe_ns()):
+            if at_ns is not None and now_ns >= at_ns:
+                self._ask(now_ns, out)
+
+    # Live batches that need thought.
+
+    def _join(self, seq: int, payload: bytes | None, now_ns: int, out: list[StreamOutput]) -> None:
+        """Begin where the stream stands; what follows waits if the connection has changed since it was first up."""
+        order = self._order
+        order.mark.begin_epoch(seq)
+        order.mark.live_seq = seq
+        order.last_live_ns = now_ns
+        order.deliver(payload, False, out)
+        if self._must_verify and order.mark.witness is not None:
+            self._raise_doubt(_Doubt.RECONNECTED)
+            self._ask(now_ns, out)
+
+    def _prove_live(self, seq: int, payload: bytes | None, now_ns: int, out: list[StreamOutput]) -> None:
+        """Use a live batch only to find out whether the live socket has reached the life that is followed."""
+        mark = self._order.mark
+        mark.live_seq = seq
+        if payload is not None and mark.is_same(seq, payload):
+            self._trust_live()
+            self._order.last_live_ns = now_ns
+            out.append(Dropped("duplicate", seq))
+            return
+        out.append(Dropped("unproven", seq))
+        if payload is not None:
+            self._candidate = Witness(seq, print_of(payload))
+            self._want(now_ns, out)
+
+    def _trust_live(self) -> None:
+        """Take the live socket for one of this life from now on."""
+        self._is_live_proven = True
+        self._candidate = None
+
+    def _went_back(self, seq: int, payload: bytes | None, now_ns: int, out: list[StreamOutput]) -> None:
+        """Deal with a live number that one life of one publisher cannot bring: ask whose it is."""
+        if now_ns < self._quiet_until_ns:
+            out.append(Dropped("conflict", seq))
+        elif self._order.mark.witness is None:
+            # Nothing of the life followed so far has been delivered, so there is nothing to ask about.
+            self._begin_epoch("went_back", now_ns, out)
+            self._prove_live(seq, payload, now_ns, out)
+        else:
+            out.append(Dropped("unproven", seq))
+            if self._doubt is not _Doubt.WENT_BACK:
+                self._raise_doubt(_Doubt.WENT_BACK)
+                self._back_seq = seq
+                self._ask(now_ns, out)
+
+    # Answers that need thought.
+
+    def _is_same_life(self, witness: Witness, seq: int, payload: bytes, now_ns: int, out: list[StreamOutput]) -> bool:
+        """Compare the first reply with the witness and settle a doubt. False: another life, which has been dealt with."""
+        if seq != witness.seq:
+            # Something later in its place: let go by the publisher, unless there is reason to think of a restart.
+            if self._doubt is None and not self._must_verify:
+                return True
+            self._begin_epoch("missing", now_ns, out)
+            return False
+        if print_of(payload) != witness.print:
+            self._begin_epoch("changed", now_ns, out)
+            return False
+        if self._doubt is _Doubt.WENT_BACK:
+            out.append(Conflict(self._back_seq))
+            self._quiet_until_ns = now_ns + self._limits.contest_ns
+        self._must_verify = False
+        self._raise_doubt(None)
+        self._order.flush(out)
+        return True
+
+    def _start_late(self, seq: int, out: list[StreamOutput]) -> None:
+        """Give up what lies below the first number of a replay: it has been let go, or the stream begins at 1."""
+        order = self._order
+        if order.mark.is_fresh and order.position == 0 and seq == 1:
+            order.mark.skip(1)
+            order.flush(out)
+        else:
+            order.skip_to(seq, "evicted", out)
+
+    def _conclude(self, request: Request, is_complete: bool, now_ns: int, out: list[StreamOutput]) -> None:
+        """Give up what a request and the one before it went past; ask again while that brings something, else back off."""
+        asking, order = self.asking, self._order
+        reach = request.stop_seq if is_complete else min(request.stop_seq, request.top_seq)
+        holes = order.hold.holes(order.position, reach) if order.position < reach and self._doubt is None else []
+        has_gained = request.brought > 0
+        for hole in holes:
+            absent_stop = asking.absent_stop(hole.start_seq)
+            if hole.start_seq != order.position or absent_stop is None:
+                break
+            order.skip_to(min(hole.stop_seq, absent_stop), "absent", out)
+            has_gained = True
+        asking.absent = [hole for hole in holes if hole.stop_seq > order.position]
+        if has_gained:
+            asking.attempts = 0
+        is_outdated = order.seen_stop > request.stop_seq or self._candidate is not None
+        if not self.is_recovering:
+            asking.settle()
+            self._plan_probe(now_ns)
+            if has_gained and not is_complete:
+                self._ask(now_ns, out)
+        elif has_gained or (is_complete and is_outdated):
+            self._ask(now_ns, out)
+        elif not asking.back_off(now_ns):
+            self._give_up("absent", now_ns, out)
+
+    def _time_out(self, now_ns: int, out: list[StreamOutput]) -> None:
+        """End a request that has fallen silent, after its last reply or before the first."""
+        request = self.asking.open
+        assert request is not None
+        self.asking.cancel(out)
+        if request.heard_at_ns is not None:
+            self._conclude(request, False, now_ns, out)
+            return
+        self.asking.note_silence(request.asked_at_ns)
+        self._plan_probe(now_ns)
+        if self.is_recovering and not self.asking.back_off(now_ns):
+            self._give_up("silent", now_ns, out)
+
+    # Conclusions.
+
+    def _raise_doubt(self, doubt: _Doubt | None) -> None:
+        """Hold live batches for a reason, or no longer."""
+        self._doubt = doubt
+        self._order.is_blocked = doubt is not None
+
+    def _begin_epoch(self, reason: EpochReason, now_ns: int, out: list[StreamOutput]) -> None:
+        """Declare a restart, forget the old life and ask for the new one from its beginning."""
+        asking, order = self.asking, self._order
+        out.append(NewEpoch(order.position, reason))
+        order.drop_held(out)
+        order.begin_epoch()
+        self._raise_doubt(None)
+        self._must_verify = False
+        self._is_live_proven = False
+        self._candidate = None
+        asking.cancel(out)
+        asking.settle()
+        # A replay that contradicts itself again and again must not be asked in a tight loop.
+        self._epochs_in_row += 1
+        if self._epochs_in_row == 1:
+            self._ask(now_ns, out)
+            assert asking.open is not None
+            asking.open.is_probe = False
+        else:
+            asking.wait(self._epochs_in_row - 1, now_ns)
+
+    def _give_up(self, reason: LostReason, now_ns: int, out: list[StreamOutput]) -> None:
+        """Declare lost whatever is missing, deliver what is held, and go on live."""
+        order = self._order
+        self.asking.cancel(out)
+        self.asking.settle()
+        self._plan_probe(now_ns)
+        if self._doubt is _Doubt.WENT_BACK:
+            self._begin_epoch("went_back", now_ns, out)
+            return
+        is_unverified = self._doubt is not None or not self._is_live_proven
+        self._raise_doubt(None)
+        self._trust_live()
+        if is_unverified and (order.position >= order.seen_stop or order.position in order.hold):
+            order.lose(order.position, "unverified", out)
+        order.skip_to(order.seen_stop, reason, out)
+
+    # Asking.
+
+    def _want(self, now_ns: int, out: list[StreamOutput]) -> None:
+        """See to it that a request is open or due that can bring what is missing.
+
+        A probe that has not been answered yet makes room. One that has begun is left to end: the next request follows at once.
+        """
+        asking = self.asking
+        if self._doubt is _Doubt.DISCONNECTED or asking.retry_at_ns is not None:
+            return
+        if asking.open is None or (asking.open.is_probe and not asking.open.is_begun):
+            self._ask(now_ns, out)
+
+    def _ask(self, now_ns: int, out: list[StreamOutput]) -> None:
+        """Ask for everything from the last batch delivered, or from the position when nothing has been."""
+        order = self._order
+        self.asking.ask(
+            position=order.position,
+            witness=order.mark.witness,
+            stop_seq=order.seen_stop,
+            candidate=self._candidate,
+            is_probe=not self.is_recovering,
+            now_ns=now_ns,
+            out=out,
+        )
+
+    def _plan_probe(self, now_ns: int) -> None:
+        """Put the next probe one idle time from now."""
+        self._idle_wait_ns = self.asking.idle_wait_ns()
+        self._probe_at_ns = now_ns + self._idle_wait_ns
+
+    def _next_probe_ns(self) -> int | None:
+        """Return when the stream is to be probed, or `None` while it is asked anyway or cannot be."""
+        order, asking = self._order, self.asking
+        if order.mark.position is None or asking.open is not None or asking.retry_at_ns is not None:
+            return None
+        if self._doubt is _Doubt.DISCONNECTED:
+            return None
+        if order.last_live_ns is None:
+            return self._probe_at_ns
+        idle_at_ns = order.last_live_ns + self._idle_wait_ns
+        return idle_at_ns if self._probe_at_ns is None else max(idle_at_ns, self._probe_at_ns)
