@@ -148,6 +148,6 @@ def hit_rates(counts: EngineCounts) -> HitRates:
         Shares in [0, 1], all 0 where no prompt had a full block.
     """
     base = counts.prompt_tokens or 1
+    total = counts.gpu_hit_tokens + counts.cpu_hit_tokens + sum(counts.tier_hit_tokens.values())
     tiers = {name: tokens / base for name, tokens in counts.tier_hit_tokens.items()}
-    gpu, cpu = counts.gpu_hit_tokens / base, counts.cpu_hit_tokens / base
-    return HitRates(gpu + cpu + sum(tiers.values()), gpu, cpu, tiers)
+    return HitRates(total / base, counts.gpu_hit_tokens / base, counts.cpu_hit_tokens / base, tiers)

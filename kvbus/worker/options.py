@@ -181,8 +181,19 @@ class TraceWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             elif not binds and self.ranks.count > 1 and "{rank}" not in self.topic:
                 reason = "ranks that connect to one endpoint are told apart by topic; put {rank} into it"
                 yield Problem("--topic", self.topic, reason)
-        if self.endpoint == self.replay_endpoint and not self.endpoint.endswith(":0"):
-            yield Problem("--replay", self.endpoint, "is the publish endpoint")
+        if self.replay_endpoint is not None and self._ports_meet(self.endpoint, self.replay_endpoint):
+            reason = f"publish and replay endpoints of {self.ranks.count} ranks overlap; keep the ports further apart"
+            yield Problem("--replay", self.replay_endpoint, reason)
+
+    def _ports_meet(self, publish: str, replay: str) -> bool:
+        """Tell whether some rank would publish where one answers replay requests; not for endpoints that are wrong anyway."""
+        try:
+            left, right = Endpoint.parse(publish), Endpoint.parse(replay)
+        except ConfigError:
+            return False
+        if left.port is None or right.port is None:
+            return left.url == right.url
+        return left.port != 0 and left.host == right.host and abs(left.port - right.port) < self.ranks.count
 
     def rank_endpoint(self, rank: int) -> str:
         """Return where a rank publishes.

@@ -140,15 +140,19 @@ class TraceWorker:
             raise self._error
         return ended
 
+    def finish(self) -> None:
+        """Play no further: every rank says what others may have said already, and the publishers go on serving replay."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End at once, or after the end: what every rank has still to say is sent, then sockets and files are closed.
+        """Finish, send what is queued, and close sockets and files. Twice is harmless.
 
         Args:
             timeout_s: Seconds that sending may take at most, for each rank.
         """
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
+        self.finish()
         for publisher in self._publishers:
             publisher.close(timeout_s)
         self._stack.close()

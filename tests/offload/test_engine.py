@@ -220,6 +220,13 @@ def test_events_tell_the_truth_of_a_generated_load(
     assert {group for _, _, group in content} == set(range(len(groups)))
 
 
+def test_lazy_offloading_tells_the_truth_too() -> None:
+    options = EngineOptions(gpu_blocks=180, cpu_blocks=300, groups=HYBRID, lazy_offload=True, step_tokens_max=1024)
+    simulated = Engine(options, generated(60, block_tokens=64), random.Random(4))
+    run(simulated)
+    assert simulated.counts.cpu_hit_tokens > 0
+
+
 def trace_engine(name: str, count: int | None, policy: str, self_describing: bool) -> Engine:
     block_tokens = 64 if name == "agentic_weka" else 512
     lines = gzip.decompress((traces() / f"{name}.jsonl.gz").read_bytes()).splitlines()

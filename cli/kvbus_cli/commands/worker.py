@@ -16,130 +16,149 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
+_Trace = Annotated[
+    str,
+    typer.Option("--trace", metavar="FILE|generated", help="Request trace, gzip or not, or one that is made up."),
+]
+_Ranks = Annotated[int, typer.Option("--ranks", metavar="N", help="Tensor-parallel ranks of the engine.")]
+_GpuBlocks = Annotated[int, typer.Option("--gpu-blocks", metavar="N", help="Blocks on the GPU.")]
+_CpuBlocks = Annotated[int, typer.Option("--cpu-blocks", metavar="N", help="Blocks in the CPU tier; 0 = none.")]
+_Ownership = Annotated[
+    str | None,
+    typer.Option("--ownership", metavar="NAME", help="Owner of the CPU tier; default: the engine itself."),
+]
+_Tier = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tier",
+        metavar="NAME=MEDIUM:BLOCKS",
+        help="A secondary tier behind the CPU tier; repeat for more, nearest first.",
+    ),
+]
+_CachePolicy = Annotated[str, typer.Option("--cache-policy", metavar="lru|arc", help="What the tiers evict.")]
+_SelfDescribing = Annotated[
+    bool,
+    typer.Option(
+        "--self-describing/--placeholders", help="Whether events of the tiers carry tokens where they are known."
+    ),
+]
+_Lazy = Annotated[
+    bool,
+    typer.Option("--lazy/--eager", help="Whether blocks go to the CPU tier when the GPU evicts or when computed."),
+]
+_Groups = Annotated[
+    str,
+    typer.Option(
+        "--groups",
+        metavar="KIND:SIZE[:WINDOW],…",
+        help="KV-cache groups of a hybrid model, as mla_attention:256,sliding_window_mla:64:128.",
+    ),
+]
+_EngineBlockSize = Annotated[
+    int | None,
+    typer.Option("--engine-block-size", metavar="N", help="Tokens of a block, without --groups; default: the trace's."),
+]
+_HashBlockSize = Annotated[
+    int | None, typer.Option("--hash-block-size", metavar="N", help="Tokens behind one hash, with --groups.")
+]
+_TraceBlockSize = Annotated[
+    int, typer.Option("--trace-block-size", metavar="N", help="Tokens behind one id of a Mooncake trace.")
+]
+_Speed = Annotated[str, typer.Option("--speed", metavar="X|max", help="Seconds of trace in a second.")]
+_Smooth = Annotated[bool, typer.Option("--smooth", help="Spread requests that arrive at the same time.")]
+_Requests = Annotated[int | None, typer.Option("--requests", metavar="N", help="Play so many requests.")]
+_TraceSeconds = Annotated[
+    float | None,
+    typer.Option("--trace-seconds", metavar="S", help="Play the requests of so many seconds of trace."),
+]
+_Seconds = Annotated[float | None, typer.Option("--seconds", metavar="S", help="End after so long, done or not.")]
+_Linger = Annotated[
+    float, typer.Option("--linger", metavar="S", help="Go on answering replay requests for so long after the end.")
+]
+_Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Same seed, same events.")]
+_SkewMs = Annotated[float, typer.Option("--skew-ms", metavar="MS", help="A rank is up to this far behind the engine.")]
+_Lag = Annotated[
+    list[str] | None,
+    typer.Option("--lag", metavar="RANK=SECONDS", help="A rank that lags all the time; repeatable."),
+]
+_ClearsPerHour = Annotated[
+    float, typer.Option("--clears-per-hour", metavar="X", help="How often all caches are reset, on average.")
+]
+_Endpoint = Annotated[
+    str,
+    typer.Option(
+        "--endpoint", metavar="ENDPOINT|null", help="Where rank 0 publishes, rank r on port + r; null = nowhere."
+    ),
+]
+_Replay = Annotated[
+    str,
+    typer.Option("--replay", metavar="ENDPOINT|none", help="Where rank 0 answers replay requests, rank r on port + r."),
+]
+_Topic = Annotated[str, typer.Option("--topic", help="Topic of every message; {rank} stands for the rank.")]
+_DataParallelRank = Annotated[
+    int, typer.Option("--data-parallel-rank", metavar="N", help="Data-parallel rank of the engine.")
+]
+_Encoding = Annotated[str, typer.Option("--encoding", metavar="map|array", help="Form of events on the wire.")]
+_BufferSteps = Annotated[int, typer.Option("--buffer-steps", metavar="N", help="Batches that a rank keeps for replay.")]
+_WaitSubscribers = Annotated[bool, typer.Option("--wait-subscribers", help="Begin when every rank has a subscriber.")]
+_WaitSeconds = Annotated[
+    float, typer.Option("--wait-seconds", metavar="S", help="For how long to wait for subscribers.")
+]
+_ReadyFile = Annotated[
+    Path | None,
+    typer.Option("--ready-file", metavar="PATH", help="Write the bound endpoints here as JSON once all are open."),
+]
+_LogDir = Annotated[
+    str | None, typer.Option("--log-dir", metavar="DIR", help="Write down there what each rank published.")
+]
+_Oracle = Annotated[
+    str | None,
+    typer.Option("--oracle", metavar="FILE", help="Write down there what the tiers held after every step."),
+]
+_Json = Annotated[bool, typer.Option("--json", help="At the end, print all figures as one JSON object.")]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("worker")(worker)
 
 
 def worker(
-    trace: Annotated[
-        str,
-        typer.Option("--trace", metavar="FILE|generated", help="Request trace, gzip or not, or one that is made up."),
-    ] = "generated",
-    ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Tensor-parallel ranks of the engine.")] = 1,
-    gpu_blocks: Annotated[int, typer.Option("--gpu-blocks", metavar="N", help="Blocks on the GPU.")] = 2000,
-    cpu_blocks: Annotated[
-        int, typer.Option("--cpu-blocks", metavar="N", help="Blocks in the CPU tier; 0 = none.")
-    ] = 8000,
-    ownership: Annotated[
-        str | None,
-        typer.Option("--ownership", metavar="NAME", help="Owner of the CPU tier; default: the engine itself."),
-    ] = None,
-    tier: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tier",
-            metavar="NAME=MEDIUM:BLOCKS",
-            help="A secondary tier behind the CPU tier; repeat for more, nearest first.",
-        ),
-    ] = None,
-    cache_policy: Annotated[
-        str, typer.Option("--cache-policy", metavar="lru|arc", help="What the tiers evict.")
-    ] = "lru",
-    self_describing: Annotated[
-        bool,
-        typer.Option(
-            "--self-describing/--placeholders", help="Whether events of the tiers carry tokens where they are known."
-        ),
-    ] = True,
-    lazy: Annotated[
-        bool,
-        typer.Option("--lazy/--eager", help="Whether blocks go to the CPU tier when the GPU evicts or when computed."),
-    ] = False,
-    groups: Annotated[
-        str,
-        typer.Option(
-            "--groups",
-            metavar="KIND:SIZE[:WINDOW],…",
-            help="KV-cache groups of a hybrid model, as mla_attention:256,sliding_window_mla:64:128.",
-        ),
-    ] = "",
-    engine_block_size: Annotated[
-        int | None,
-        typer.Option(
-            "--engine-block-size", metavar="N", help="Tokens of a block, without --groups; default: the trace's."
-        ),
-    ] = None,
-    hash_block_size: Annotated[
-        int | None, typer.Option("--hash-block-size", metavar="N", help="Tokens behind one hash, with --groups.")
-    ] = None,
-    trace_block_size: Annotated[
-        int, typer.Option("--trace-block-size", metavar="N", help="Tokens behind one id of a Mooncake trace.")
-    ] = 512,
-    speed: Annotated[str, typer.Option("--speed", metavar="X|max", help="Seconds of trace in a second.")] = "1",
-    smooth: Annotated[bool, typer.Option("--smooth", help="Spread requests that arrive at the same time.")] = False,
-    requests: Annotated[int | None, typer.Option("--requests", metavar="N", help="Play so many requests.")] = None,
-    trace_seconds: Annotated[
-        float | None,
-        typer.Option("--trace-seconds", metavar="S", help="Play the requests of so many seconds of trace."),
-    ] = None,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="S", help="End after so long, done or not.")
-    ] = None,
-    linger: Annotated[
-        float, typer.Option("--linger", metavar="S", help="Go on answering replay requests for so long after the end.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Same seed, same events.")] = 1,
-    skew_ms: Annotated[
-        float, typer.Option("--skew-ms", metavar="MS", help="A rank is up to this far behind the engine.")
-    ] = 5.0,
-    lag: Annotated[
-        list[str] | None,
-        typer.Option("--lag", metavar="RANK=SECONDS", help="A rank that lags all the time; repeatable."),
-    ] = None,
-    clears_per_hour: Annotated[
-        float, typer.Option("--clears-per-hour", metavar="X", help="How often all caches are reset, on average.")
-    ] = 0.0,
-    endpoint: Annotated[
-        str,
-        typer.Option(
-            "--endpoint", metavar="ENDPOINT|null", help="Where rank 0 publishes, rank r on port + r; null = nowhere."
-        ),
-    ] = "tcp://127.0.0.1:5620",
-    replay: Annotated[
-        str,
-        typer.Option(
-            "--replay", metavar="ENDPOINT|none", help="Where rank 0 answers replay requests, rank r on port + r."
-        ),
-    ] = "tcp://127.0.0.1:5720",
-    topic: Annotated[str, typer.Option("--topic", help="Topic of every message; {rank} stands for the rank.")] = "",
-    data_parallel_rank: Annotated[
-        int, typer.Option("--data-parallel-rank", metavar="N", help="Data-parallel rank of the engine.")
-    ] = 0,
-    encoding: Annotated[
-        str, typer.Option("--encoding", metavar="map|array", help="Form of events on the wire.")
-    ] = "map",
-    buffer_steps: Annotated[
-        int, typer.Option("--buffer-steps", metavar="N", help="Batches that a rank keeps for replay.")
-    ] = 10_000,
-    wait_subscribers: Annotated[
-        bool, typer.Option("--wait-subscribers", help="Begin when every rank has a subscriber.")
-    ] = False,
-    wait_seconds: Annotated[
-        float, typer.Option("--wait-seconds", metavar="S", help="For how long to wait for subscribers.")
-    ] = 30.0,
-    ready_file: Annotated[
-        Path | None,
-        typer.Option("--ready-file", metavar="PATH", help="Write the bound endpoints here as JSON once all are open."),
-    ] = None,
-    log_dir: Annotated[
-        str | None, typer.Option("--log-dir", metavar="DIR", help="Write down there what each rank published.")
-    ] = None,
-    oracle: Annotated[
-        str | None,
-        typer.Option("--oracle", metavar="FILE", help="Write down there what the tiers held after every step."),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="At the end, print all figures as one JSON object.")] = False,
+    trace: _Trace = "generated",
+    ranks: _Ranks = 1,
+    gpu_blocks: _GpuBlocks = 2000,
+    cpu_blocks: _CpuBlocks = 8000,
+    ownership: _Ownership = None,
+    tier: _Tier = None,
+    cache_policy: _CachePolicy = "lru",
+    self_describing: _SelfDescribing = True,
+    lazy: _Lazy = False,
+    groups: _Groups = "",
+    engine_block_size: _EngineBlockSize = None,
+    hash_block_size: _HashBlockSize = None,
+    trace_block_size: _TraceBlockSize = 512,
+    speed: _Speed = "1",
+    smooth: _Smooth = False,
+    requests: _Requests = None,
+    trace_seconds: _TraceSeconds = None,
+    seconds: _Seconds = None,
+    linger: _Linger = 1.0,
+    seed: _Seed = 1,
+    skew_ms: _SkewMs = 5.0,
+    lag: _Lag = None,
+    clears_per_hour: _ClearsPerHour = 0.0,
+    endpoint: _Endpoint = "tcp://127.0.0.1:5620",
+    replay: _Replay = "tcp://127.0.0.1:5720",
+    topic: _Topic = "",
+    data_parallel_rank: _DataParallelRank = 0,
+    encoding: _Encoding = "map",
+    buffer_steps: _BufferSteps = 10_000,
+    wait_subscribers: _WaitSubscribers = False,
+    wait_seconds: _WaitSeconds = 30.0,
+    ready_file: _ReadyFile = None,
+    log_dir: _LogDir = None,
+    oracle: _Oracle = None,
+    json: _Json = False,
 ) -> None:
     """Run requests through a GPU prefix cache and offloading tiers, without a GPU, and publish what happened, rank by rank.
 
@@ -151,7 +170,7 @@ def worker(
         from kvbus.offload.ranks import RankOptions
         from kvbus.worker.options import TraceWorkerOptions, parse_groups, parse_lag, parse_speed, parse_tier
 
-        _check_times(seconds, linger)
+        _check_times(seconds, linger, skew_ms)
         options = TraceWorkerOptions(
             trace=trace,
             trace_block_tokens=trace_block_size,
@@ -188,7 +207,7 @@ def worker(
         _run(options, seconds, linger, ready_file, json)
 
 
-def _check_times(seconds: float | None, linger: float) -> None:
+def _check_times(seconds: float | None, linger: float, skew_ms: float) -> None:
     """Refuse times that no field of the options would.
 
     Raises:
@@ -199,8 +218,9 @@ def _check_times(seconds: float | None, linger: float) -> None:
     problems = []
     if seconds is not None and not seconds > 0:
         problems.append(Problem("--seconds", str(seconds), "must be more than 0"))
-    if not linger >= 0:
-        problems.append(Problem("--linger", str(linger), "must not be negative"))
+    for flag, value in (("--linger", linger), ("--skew-ms", skew_ms)):
+        if not 0 <= value < 1e9:
+            problems.append(Problem(flag, str(value), "must not be negative, nor without end"))
     if problems:
         raise ConfigError(problems)
 
@@ -224,6 +244,7 @@ def _run(
             if ready_file is not None:
                 _write_ready(ready_file, {"data_parallel_rank": options.data_parallel_rank, "ranks": player.endpoints})
             stop_signal.wait(seconds, player.wait)
+            player.finish()
             if not options.is_null and not stop_signal.is_told:
                 stop_signal.wait(linger, _never)
         finally:
