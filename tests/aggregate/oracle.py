@@ -49,6 +49,17 @@ class Oracle:
         self.out += released
         return released
 
+    def leave(self, worker: str) -> list[str]:
+        """Forget a worker as if it had never been there; return what that must release, in no order.
+
+        What was pending in a segment that is closed has been void since then.
+        """
+        before, open_from = self._count_out(), self.segments_reached() - 1
+        del self.segments[worker]
+        released = [event for index, event in (self._count_out() - before).elements() if index >= open_from]
+        self.out += released
+        return released
+
     def _count_out(self) -> Counter[tuple[int, str]]:
         """How often each event must be out, per segment; a clear belongs to the segment that it closes."""
         count: Counter[tuple[int, str]] = Counter()
@@ -91,13 +102,13 @@ class Oracle:
         return Accounting(received, len(self.out), received - len(self.out) - void, void, 0, 0)
 
 
-def order_faults(streams: dict[str, list[str]], out: list[str]) -> list[str]:
-    """Name the pairs of released events that are out in another order than all workers emitted them in (rule A3).
+def order_faults(streams: dict[str, list[str]], out: list[str], start: int = 0) -> list[str]:
+    """Name the pairs of released events, from index `start` on, that are out in another order than all workers emitted them in.
 
-    Independent of how the oracle orders: compares positions only.
+    Rule A3, independent of how the oracle orders: compares positions only.
     """
     places = {worker: _places(stream) for worker, stream in streams.items()}
-    keys = list(_places(out))
+    keys = list(_places(out))[start:]
     return [
         f"{late} before {early}"
         for number, late in enumerate(keys)
