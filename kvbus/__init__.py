@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvbus.errors import ConfigError, DecodeError, FrameError, KvbusError, UsageError, WireError
     from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, Rejected, UnknownEvent
     from kvbus.publisher import Publisher
-    from kvbus.subscriber import Gap, Received, Restarted, Subscriber
+    from kvbus.subscriber import Gap, Received, Restarted, StreamBrokenError, Subscriber, SubscriberLimits
     from kvbus.views.filters import EventFilter
     from kvbus.wire.codec import decode_batch, encode_batch
 
@@ -39,7 +39,9 @@ _HOMES = {
     "Received": "kvbus.subscriber",
     "Rejected": "kvbus.events",
     "Restarted": "kvbus.subscriber",
+    "StreamBrokenError": "kvbus.subscriber",
     "Subscriber": "kvbus.subscriber",
+    "SubscriberLimits": "kvbus.subscriber",
     "UnknownEvent": "kvbus.events",
     "UsageError": "kvbus.errors",
     "ViewConfig": "kvbus.config",
@@ -69,7 +71,9 @@ __all__ = [
     "Received",
     "Rejected",
     "Restarted",
+    "StreamBrokenError",
     "Subscriber",
+    "SubscriberLimits",
     "UnknownEvent",
     "UsageError",
     "ViewConfig",

@@ -13,4 +13,4 @@ class Exit(IntEnum):
     FAILED = 1
     """It started and then could not go on, or what it was asked to check is not so."""
     USAGE = 2
-    """A flag, file, endpoint or input line is wrong; nothing was started, or reading stopped there."""
+    """A flag, file, endpoint or input line is wrong."""

@@ -1,9 +1,10 @@
 """The broker's sockets towards workers: a watched SUB per source, and a DEALER per open replay request.
 
 **Order.** A connection that comes up may belong to another life of the worker (rule S4), so the node must hear of it before it
-gets a batch that came through it. ZeroMQ reports the connection before it delivers from it, but on another socket. Therefore
-messages are taken first, then the watch is read, then the node is told of the changes and given the messages, in this order: a
-change that is heard early only makes the node compare once more.
+gets a batch that came through it; and of one that goes down only after the last batch that did, or a worker's last words would be
+held in doubt. ZeroMQ reports an up before it delivers from the connection and a down after, but on another socket. Therefore
+messages are taken first and the watch is read then. Without an up in it, all that was taken is of the old connection, and a down
+waits until nothing is left. With one, the node hears it first: early only makes it compare once more.
 
 **A DEALER per request.** What a worker still sends for a request that was given up ends with its DEALER, and can never be taken
 for an answer to the next one.
@@ -44,6 +45,7 @@ class Links:
         self._dealers: dict[int, BoundSocket] = {}
         self._source_of_socket: dict[ZmqSocket, int] = {}
         self._request_of_dealer: dict[ZmqSocket, int] = {}
+        self._downs: dict[int, list[ConnectionChange]] = {}
 
     def __enter__(self) -> Links:
         """Open a SUB per source.
@@ -127,15 +129,34 @@ class Links:
         """Take a share of live messages, and what happened to the connections that they came through."""
         sub = self._subs[index]
         messages = receive_frames(sub.socket, share)
+        is_dry = len(messages) < share
         assert sub.watch is not None
-        for change in sub.watch.take_changes():
+        changes = self._downs.pop(index, []) + sub.watch.take_changes()
+        if changes and ConnectionChange.UP not in changes:
+            # Only now is everything in the socket that came before the down.
+            more = receive_frames(sub.socket, share)
+            messages += more
+            is_dry = len(more) < share
+            changes += sub.watch.take_changes()
+        is_up = ConnectionChange.UP in changes
+        if is_up:
+            self._tell(index, changes, node, now_ns)
+        for frames in messages:
+            node.receive(index, frames, now_ns)
+        if not is_up and changes:
+            if is_dry:
+                self._tell(index, changes, node, now_ns)
+            else:
+                self._downs[index] = changes
+        return is_dry
+
+    def _tell(self, index: int, changes: list[ConnectionChange], node: BrokerNode, now_ns: int) -> None:
+        """Tell the node what happened to a source's connection."""
+        for change in changes:
             if change is ConnectionChange.UP:
                 node.connected(index, now_ns)
             else:
                 node.disconnected(index, now_ns)
-        for frames in messages:
-            node.receive(index, frames, now_ns)
-        return len(messages) < share
 
     def _open_sub(self, source: Source) -> None:
         """Open one SUB and its watch."""

@@ -137,7 +137,8 @@ class BrokerNode:
             self._receive_unreadable(source, frames, error, now_ns)
             return
         stream = source.streams.get((topic, envelope.data_parallel_rank))
-        if stream is not None and seq_frame == stream.receiver.expected:
+        # `expected` is empty while a stream recovers, and so may be the frame of a hostile peer.
+        if stream is not None and seq_frame and seq_frame == stream.receiver.expected:
             stream.receiver.accept_expected(payload, now_ns)
             self._deliver(stream, envelope, now_ns)
             return

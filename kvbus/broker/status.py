@@ -8,6 +8,7 @@ import msgspec
 
 from kvbus.aggregate.accounts import Accounting
 from kvbus.broker.intake import Intake
+from kvbus.broker.notices import Reason
 from kvbus.broker.output import Output
 from kvbus.broker.rankgroup import RankGroup
 from kvbus.errors import UsageError
@@ -143,7 +144,7 @@ def status_of(
     outputs: Iterable[Output],
     *,
     batches: int,
-    refused: Mapping[str, int],
+    refused: Mapping[Reason, int],
     endpoints: Mapping[str, str],
 ) -> BrokerStatus:
     """Put all figures of a broker together.
@@ -159,7 +160,7 @@ def status_of(
     ranks = list(groups)
     return BrokerStatus(
         batches=batches,
-        refused=dict(refused),
+        refused={str(reason): count for reason, count in refused.items()},
         workers=_workers(intake, ranks),
         groups=[_group(intake, group) for group in ranks],
         copies=_copies(ranks),

@@ -84,6 +84,21 @@ def test_a_restart_is_told_between_the_two_lives(zmq_context):
         again.socket.close(0)
 
 
+def test_a_workers_last_words_are_heard_before_its_end(zmq_context):
+    """They are many, and the connection goes down while they wait: none of them may be held in doubt."""
+    worker = RealWorker(zmq_context)
+    rig = Rig(zmq_context, worker.url)
+    with rig.links:
+        worker.wait_for_subscriber()
+        rig.until(("connected", 0))
+        for number in range(100):
+            worker.socket.send_multipart([b"t", bytes(8), b"%d" % number])
+        worker.socket.close(1000)
+        rig.until(("disconnected", 0))
+        assert [b"%d" % number for number in range(100)] == [item[2] for item in rig.node.heard if item[0] == "batch"]
+        assert ("disconnected", 0) == rig.node.heard[-1]
+
+
 def test_each_request_has_a_dealer_of_its_own(zmq_context):
     """What still comes for a request that was given up must not answer the next one."""
     router = zmq_context.socket(zmq.ROUTER)

@@ -357,3 +357,12 @@ def test_replay_buffer_of_a_view_answers_from_its_numbers():
     (turn,) = replay.take_slice(0)
     assert [[b"", *frames] for frames in book.frames[0][1:]] == turn.messages[:2]
     assert [b"", b"", b"\xff" * 8, b""] == turn.messages[2]
+
+
+def test_an_empty_sequence_frame_is_never_the_expected_one():
+    """While a stream recovers nothing is expected, and an empty frame must not match that."""
+    book = Playbook("a", replay=True)
+    book.send("a", GPU)
+    book.send("a", BlockRemoved([3]), seq=2)
+    assert [] == book.frames_in("a", [b"a", b"", encode_batch(EventBatch(1.0, [GONE], 0))])
+    assert 1 == book.node.refusals.counts["seq_frame"]
