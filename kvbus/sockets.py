@@ -68,7 +68,7 @@ class SocketOptions(msgspec.Struct, frozen=True, kw_only=True):
             one burst; engines use 100 000.
         receive_hwm: Messages queued from one peer; 0 = no limit.
         linger_ms: How long unsent messages are kept after close; never without end, because a dead peer would then keep the
-            process from exiting.
+            process from exiting. A SUB, which has nothing to say, never lingers.
         message_bytes_max: Largest frame taken from a peer, which is disconnected for a larger one; −1 = no limit. 64 MiB is
             far above any batch we know of.
         keepalive: TCP keepalive on or off.
@@ -232,7 +232,7 @@ def _set_options(socket: ZmqSocket, kind: int, endpoint: Endpoint, options: Sock
     """Set everything that must be set before bind or connect."""
     socket.setsockopt(zmq.SNDHWM, options.send_hwm)
     socket.setsockopt(zmq.RCVHWM, options.receive_hwm)
-    socket.setsockopt(zmq.LINGER, options.linger_ms)
+    socket.setsockopt(zmq.LINGER, 0 if kind == zmq.SUB else options.linger_ms)
     socket.setsockopt(zmq.MAXMSGSIZE, options.message_bytes_max)
     socket.setsockopt(zmq.HANDSHAKE_IVL, options.handshake_timeout_ms)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, options.connect_timeout_ms)

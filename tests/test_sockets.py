@@ -27,6 +27,7 @@ from kvbus.sockets import (
     route_frames,
     send_frames,
 )
+from tests.machine import needs_ipv6
 
 WAIT_MS = 5_000
 """Longest wait for an event that will come; only a test that fails waits so long."""
@@ -46,16 +47,6 @@ def wait_readable(socket: ZmqSocket) -> None:
 
 def wait_writable(socket: ZmqSocket) -> None:
     assert socket.poll(WAIT_MS, zmq.POLLOUT), "no room came"
-
-
-def has_ipv6() -> bool:
-    with contextlib.suppress(OSError), posix_socket.socket(posix_socket.AF_INET6) as probe:
-        probe.bind(("::1", 0))
-        return True
-    return False
-
-
-needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
 @pytest.mark.parametrize("text", ["tcp://127.0.0.1:0", "tcp://*:0", "tcp://0.0.0.0:0", "tcp://*:*"])
@@ -165,6 +156,11 @@ def test_every_option_reaches_the_socket(zmq_context: ZmqContext) -> None:
     names += [zmq.HANDSHAKE_IVL, zmq.RECONNECT_IVL, zmq.RECONNECT_IVL_MAX, zmq.IPV6, zmq.TCP_KEEPALIVE]
     with opened(zmq_context, zmq.DEALER, "tcp://127.0.0.1:1", options) as client:
         assert [*range(11, 25), 1, 1] == [client.socket.getsockopt(name) for name in names]
+
+
+def test_a_sub_never_lingers(zmq_context: ZmqContext) -> None:
+    with subscriber(zmq_context, "tcp://127.0.0.1:1") as reader:
+        assert 0 == reader.socket.getsockopt(zmq.LINGER)
 
 
 def test_no_heartbeats_unless_asked_for(zmq_context: ZmqContext) -> None:
