@@ -114,6 +114,7 @@ class TraceWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             if number is not None and number < least:
                 yield Problem(flag, str(number), f"must be at least {least}")
         for flag, value in (
+            ("--rate", self.generator.conversations_per_second),
             ("--speed", self.speed),
             ("--trace-seconds", self.trace_seconds_max),
             ("--wait-seconds", self.wait_subscribers_s),

@@ -74,6 +74,7 @@ def test_a_hybrid_model(trace: str) -> None:
     [
         (["--trace", "absent.jsonl"], "--trace: cannot be read: No such file or directory (got 'absent.jsonl')"),
         (["--ranks", "0"], "--ranks: must be at least 1"),
+        (["--rate", "0"], "--rate: must be more than 0"),
         (["--speed", "fast"], "--speed: want a number above 0, or max"),
         (["--groups", "full_attention"], "--groups: want KIND:BLOCK_SIZE"),
         (["--groups", "attention:16"], "--groups groups[0].kind: must be one of"),

@@ -6,11 +6,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
+import msgspec
 import typer
 
 from kvbus_cli.reporting import complain, reporting
 
 if TYPE_CHECKING:
+    from kvbus.offload.engine_options import EngineOptions
+    from kvbus.offload.ranks import RankOptions
     from kvbus.worker import TraceWorkerOptions, WorkerCounts
 
 __all__ = ["register"]
@@ -64,6 +67,7 @@ _HashBlockSize = Annotated[
 _TraceBlockSize = Annotated[
     int, typer.Option("--trace-block-size", metavar="N", help="Tokens behind one id of a Mooncake trace.")
 ]
+_Rate = Annotated[float, typer.Option("--rate", metavar="X", help="New conversations a second of the generated trace.")]
 _Speed = Annotated[str, typer.Option("--speed", metavar="X|max", help="Seconds of trace in a second.")]
 _Smooth = Annotated[bool, typer.Option("--smooth", help="Spread requests that arrive at the same time.")]
 _Requests = Annotated[int | None, typer.Option("--requests", metavar="N", help="Play so many requests.")]
@@ -137,6 +141,7 @@ def worker(
     engine_block_size: _EngineBlockSize = None,
     hash_block_size: _HashBlockSize = None,
     trace_block_size: _TraceBlockSize = 512,
+    rate: _Rate = 2.0,
     speed: _Speed = "1",
     smooth: _Smooth = False,
     requests: _Requests = None,
@@ -166,28 +171,20 @@ def worker(
     said already, exits with 0.
     """
     with reporting():
-        from kvbus.offload.engine_options import EngineOptions
-        from kvbus.offload.ranks import RankOptions
-        from kvbus.worker.options import TraceWorkerOptions, parse_groups, parse_lag, parse_speed, parse_tier
+        from kvbus.offload.generate import GeneratorOptions
+        from kvbus.worker.options import TraceWorkerOptions, parse_speed
 
-        _check_times(seconds, linger, skew_ms)
+        engine = _engine(
+            gpu_blocks, cpu_blocks, groups, hash_block_size, ownership, tier or [], cache_policy, self_describing, lazy,
+            clears_per_hour
+        )  # fmt: skip
         options = TraceWorkerOptions(
             trace=trace,
             trace_block_tokens=trace_block_size,
-            engine=EngineOptions(
-                gpu_blocks=gpu_blocks,
-                cpu_blocks=cpu_blocks,
-                groups=parse_groups(groups) if groups else (),
-                hash_block_size=hash_block_size,
-                cache_policy=cache_policy,
-                ownership=ownership,
-                tiers=tuple(map(parse_tier, tier or [])),
-                self_describing=self_describing,
-                lazy_offload=lazy,
-                clears_per_hour=clears_per_hour,
-            ),
+            engine=engine,
             engine_block_size=engine_block_size,
-            ranks=RankOptions(count=ranks, skew_ns=int(skew_ms * 1e6), lags_ns=tuple(map(parse_lag, lag or []))),
+            generator=GeneratorOptions(conversations_per_second=rate),
+            ranks=_ranks(ranks, skew_ms, lag or []),
             endpoint=endpoint,
             replay_endpoint=None if replay == "none" else replay,
             topic=topic,
@@ -207,7 +204,56 @@ def worker(
         _run(options, seconds, linger, ready_file, json)
 
 
-def _check_times(seconds: float | None, linger: float, skew_ms: float) -> None:
+def _engine(
+    gpu_blocks: int,
+    cpu_blocks: int,
+    groups: str,
+    hash_block_size: int | None,
+    ownership: str | None,
+    tiers: list[str],
+    cache_policy: str,
+    self_describing: bool,
+    lazy: bool,
+    clears_per_hour: float,
+) -> EngineOptions:
+    """Return the engine's model and memory.
+
+    Raises:
+        ConfigError: Groups or a tier cannot be read.
+    """
+    from kvbus.offload.engine_options import EngineOptions
+    from kvbus.worker.options import parse_groups, parse_tier
+
+    return EngineOptions(
+        gpu_blocks=gpu_blocks,
+        cpu_blocks=cpu_blocks,
+        groups=parse_groups(groups) if groups else (),
+        hash_block_size=hash_block_size,
+        ownership=ownership,
+        tiers=tuple(map(parse_tier, tiers)),
+        cache_policy=cache_policy,
+        self_describing=self_describing,
+        lazy_offload=lazy,
+        clears_per_hour=clears_per_hour,
+    )
+
+
+def _ranks(count: int, skew_ms: float, lags: list[str]) -> RankOptions:
+    """Return how many ranks there are and how far apart.
+
+    Raises:
+        ConfigError: A lag cannot be read, or the skew is no time.
+    """
+    from kvbus.errors import ConfigError, Problem
+    from kvbus.offload.ranks import RankOptions
+    from kvbus.worker.options import parse_lag
+
+    if not 0 <= skew_ms < 1e9:
+        raise ConfigError([Problem("--skew-ms", str(skew_ms), "must not be negative, nor longer than a week")])
+    return RankOptions(count=count, skew_ns=int(skew_ms * 1e6), lags_ns=tuple(map(parse_lag, lags)))
+
+
+def _check_times(seconds: float | None, linger: float) -> None:
     """Refuse times that no field of the options would.
 
     Raises:
@@ -218,9 +264,8 @@ def _check_times(seconds: float | None, linger: float, skew_ms: float) -> None:
     problems = []
     if seconds is not None and not seconds > 0:
         problems.append(Problem("--seconds", str(seconds), "must be more than 0"))
-    for flag, value in (("--linger", linger), ("--skew-ms", skew_ms)):
-        if not 0 <= value < 1e9:
-            problems.append(Problem(flag, str(value), "must not be negative, nor without end"))
+    if not 0 <= linger < float("inf"):
+        problems.append(Problem("--linger", str(linger), "must not be negative, nor without end"))
     if problems:
         raise ConfigError(problems)
 
@@ -229,11 +274,10 @@ def _run(
     options: TraceWorkerOptions, seconds: float | None, linger: float, ready_file: Path | None, json: bool
 ) -> None:
     """Play until the end, a signal or the time limit, and print what happened."""
-    import msgspec
-
     from kvbus.worker.trace_worker import TraceWorker
     from kvbus_cli.signals import StopSignal
 
+    _check_times(seconds, linger)
     player = TraceWorker(options)
     with StopSignal() as stop_signal:
         try:
@@ -266,8 +310,6 @@ def _never(seconds: float) -> bool:
 
 def _write_ready(path: Path, content: object) -> None:
     """Write a file that others may be waiting for: it appears as a whole or not at all."""
-    import msgspec
-
     beside = path.with_name(path.name + ".part")
     beside.write_bytes(msgspec.json.encode(content) + b"\n")
     beside.replace(path)
