@@ -253,6 +253,7 @@ def test_events_tell_the_truth_of_the_beginning_of_a_trace(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", TRACES)
 @pytest.mark.parametrize("policy", ["lru", "arc"])
 @pytest.mark.parametrize("self_describing", [True, False])
