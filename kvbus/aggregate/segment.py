@@ -43,6 +43,9 @@ SETTLED_SPARE = 512
 """Settled occurrences that may linger in a list before it is swept; small beside what a busy group has pending, and many enough
 that sweeps cost a few nanoseconds a vote."""
 
+_SIZES = tuple(range(4096))
+"""Sizes of usual events as shared objects: a million pending events then do not need 32 bytes each for the number."""
+
 COMPARED_MAX = 64
 """Events of one bucket that a copy is compared with in full, newest first. Beyond that, comparing would cost more than the
 event is worth, and a hostile worker could stall everybody. An event not recognised is counted apart: it can only be released
@@ -143,7 +146,8 @@ class Segment(Generic[E]):
         Returns:
             The clear, not counted here; or `None` at the end of the events.
 
-        Cost: 0.2 µs for a follower's copy and 0.9 µs for a first copy, besides describing it and hashing its key; 1 µs per call.
+        Cost: 0.2 µs for a follower's copy and 0.6 µs for a first copy, besides hashing the key and describing a first copy. An
+            exact dict of sets, which never forgets, never expires and knows no clears, costs 0.35 µs for either.
         """
         bit = worker.bit
         voter = self._voters.get(bit)
@@ -304,6 +308,8 @@ class Segment(Generic[E]):
             WireError: The event cannot be read.
         """
         kind, bucket, size_bytes = self._describe(event)
+        if size_bytes < len(_SIZES):
+            size_bytes = _SIZES[size_bytes]
         occurrence = Occurrence(event, 0, now_ns, kind, bucket, size_bytes)
         if kind is _CLEAR:
             return occurrence

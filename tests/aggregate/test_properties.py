@@ -359,3 +359,88 @@ def test_e1_a5_a6_s5_many_faults() -> None:
     for seed in range(1_000, 11_000):
         steps += check_faulty(seed)
     assert min(steps.values()) > 1_000, steps
+
+
+# Truth
+
+
+def check_truth(seed: int, *, is_faulty: bool, disagreement: float) -> int:
+    """Workers that emit what really happens to their blocks: at rest, a router believes in no block that any of them lacks.
+
+    Args:
+        seed: Of the run.
+        is_faulty: Losses, departures and skew beyond the age, or none of these.
+        disagreement: Share of what happens to one worker alone.
+
+    Returns:
+        How many blocks the router believes in at rest.
+    """
+    chance = random.Random(seed)
+    ids = [f"w{index}" for index in range(chance.randint(2, 4))]
+    aggregator = toy_aggregator(ids)
+    held: dict[str, set[str]] = {worker: set() for worker in ids}
+    ahead: dict[str, list[str]] = {worker: [] for worker in ids}
+    believed: set[str] = set()
+    now_ns = 0
+
+    def hear(out: list[str]) -> None:
+        for event in out:
+            if event == CLEAR:
+                believed.clear()
+            elif event.startswith("-"):
+                believed.discard(event[1:])
+            else:
+                believed.add(event)
+
+    for _ in range(chance.randint(5, 60)):
+        step, worker = chance.random(), chance.choice(ids)
+        if step < 0.5:
+            block = chance.choice("xyz!")
+            for each in [worker] if chance.random() < disagreement else ids:
+                ahead[each].append(f"-{block}" if block in held[each] else block)
+                held[each] = set() if block == CLEAR else held[each] ^ {block}
+        elif step < 0.85:
+            size = chance.randint(1, 4)
+            hear(aggregator.add_events(worker, ahead[worker][:size], now_ns))
+            del ahead[worker][:size]
+        elif step < 0.92:
+            now_ns += chance.choice([SECOND // 10, 20 * SECOND if is_faulty else SECOND // 5])
+            hear(aggregator.expire(now_ns))
+        elif is_faulty and step < 0.96:
+            hear(aggregator.add_events(worker, [], now_ns))
+            del ahead[worker][: chance.randint(1, 4)]
+            hear(aggregator.lose(worker, now_ns))
+        elif is_faulty and len(ids) > 1:
+            policy = chance.choice(["clear", "shrink", "hold"])
+            hear(aggregator.remove_worker(worker, policy, now_ns))
+            ids = aggregator.workers
+    for worker in ids:
+        hear(aggregator.add_events(worker, ahead[worker], now_ns))
+    for _ in range(100):
+        now_ns += SECOND
+        hear(aggregator.expire(now_ns))
+    lies = [block for block in sorted(believed) if not all(block in held[worker] for worker in ids)]
+    assert [] == lies, seed
+    return len(believed)
+
+
+TRUTH_CASES = [
+    pytest.param(False, 0.3, id="workers that differ, without faults"),
+    pytest.param(True, 0.0, id="workers in lockstep, with faults"),
+]
+
+
+@pytest.mark.parametrize(("is_faulty", "disagreement"), TRUTH_CASES)
+def test_at_rest_no_block_is_believed_in_that_a_worker_lacks(is_faulty: bool, disagreement: float) -> None:
+    """The first aim of the bus. What these two cases leave out, only the residency rule can promise."""
+    assert 50 < sum(check_truth(seed, is_faulty=is_faulty, disagreement=disagreement) for seed in range(300))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("is_faulty", "disagreement"), TRUTH_CASES)
+def test_at_rest_no_block_is_believed_in_that_a_worker_lacks_in_many_runs(is_faulty: bool, disagreement: float) -> None:
+    """As the fast form, deeper."""
+    assert 1_000 < sum(
+        check_truth(seed, is_faulty=is_faulty, disagreement=disagreement) for seed in range(1_000, 21_000)
+    )
