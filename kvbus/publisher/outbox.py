@@ -1,7 +1,11 @@
-"""One stream on its way out: numbers, a live queue and a replay ring. Pure; its owner guards it.
+"""One stream on its way out: numbers, a live queue and a replay ring. Pure.
 
 A batch gets its number when it is accepted, and keeps it whatever happens then. If the live queue has no room it is not sent live
 but stays in the ring, so that a subscriber sees the jump and asks for it (rule E2).
+
+Two sides may use it at once. The **producers** (`put`) and whoever reads the `ring` hold one lock; the one **consumer** (`take`,
+`sent`) needs none, so that a worker never waits for the thread that sends. For that, each figure has one writer: what is queued
+is the producers' count less the consumer's.
 """
 
 from __future__ import annotations
@@ -38,19 +42,27 @@ class OutboxLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outbox:
-    """What one stream holds. Not thread-safe.
+    """What one stream holds.
 
     Attributes:
-        ring: Newest batches, for the replay server.
-        waiting_bytes: Payload bytes in the live queue.
+        ring: Newest batches, for the replay server; guarded.
         published: Batches reported sent.
         published_bytes: Their payload bytes.
-        dropped: Batches not sent live, by reason.
 
-    Invariant: `ring.next_seq == published + waiting + taken and not reported + dropped`.
+    Invariant: `ring.next_seq == published + waiting + sum(dropped.values())`, and queued batches are within their bounds.
     """
 
-    __slots__ = ("_limits", "_queue", "_topic", "dropped", "published", "published_bytes", "ring", "waiting_bytes")
+    __slots__ = (
+        "_dropped",
+        "_limits",
+        "_put_bytes",
+        "_queue",
+        "_taken_bytes",
+        "_topic",
+        "published",
+        "published_bytes",
+        "ring",
+    )
 
     def __init__(self, topic: bytes, limits: OutboxLimits) -> None:
         """Start empty, at number 0.
@@ -63,21 +75,38 @@ class Outbox:
             UsageError: A bound of the ring below 1.
         """
         self.ring = ReplayRing(limits.buffer_steps, limits.buffer_bytes)
-        self.waiting_bytes = 0
         self.published = 0
         self.published_bytes = 0
-        self.dropped: dict[DropReason, int] = {}
+        self._dropped: dict[DropReason, int] = {"queue_full": 0, "queue_bytes": 0, "send_failed": 0, "closed": 0}
+        self._put_bytes = 0
+        self._taken_bytes = 0
         self._topic = topic
         self._limits = limits
         self._queue: deque[KeptBatch] = deque()
 
     @property
+    def has_queued(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._queue)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Payload bytes in the live queue."""
+        return self._put_bytes - self._taken_bytes
+
+    @property
+    def dropped(self) -> dict[DropReason, int]:
+        """Batches not sent live, by reason; reasons that never occurred are left out."""
+        return {reason: count for reason, count in self._dropped.items() if count}
+
+    @property
     def waiting(self) -> int:
-        """Batches in the live queue."""
-        return len(self._queue)
+        """Batches in the live queue or in the consumer's hands."""
+        done = self.published + sum(self._dropped.values())
+        return self.ring.next_seq - done  # read last: it only grows, so this is never negative
 
     def put(self, payload: bytes) -> int:
-        """Number a batch, keep it for replay, and queue it where there is room.
+        """Number a batch, keep it for replay, and queue it where there is room. A producer, guarded.
 
         Args:
             payload: An encoded batch.
@@ -90,16 +119,16 @@ class Outbox:
         seq = self.ring.next_seq
         self.ring.append(seq, self._topic, payload)
         if len(self._queue) >= self._limits.queue_size:
-            self._drop("queue_full")
-        elif self._queue and self.waiting_bytes + len(payload) > self._limits.queue_bytes:
-            self._drop("queue_bytes")
+            self._dropped["queue_full"] += 1
+        elif self._queue and self.queued_bytes + len(payload) > self._limits.queue_bytes:
+            self._dropped["queue_bytes"] += 1
         else:
+            self._put_bytes += len(payload)
             self._queue.append(KeptBatch(seq, self._topic, payload))
-            self.waiting_bytes += len(payload)
         return seq
 
     def take(self, batches_max: int, bytes_max: int) -> list[KeptBatch]:
-        """Take the next batches to send live.
+        """Take the next batches to send live. The consumer.
 
         Args:
             batches_max: Most batches.
@@ -111,16 +140,16 @@ class Outbox:
         taken: list[KeptBatch] = []
         size = 0
         while self._queue and len(taken) < batches_max:
-            size += len(self._queue[0].payload)
-            if taken and size > bytes_max:
+            payload_bytes = len(self._queue[0].payload)
+            if taken and size + payload_bytes > bytes_max:
                 break
-            batch = self._queue.popleft()
-            self.waiting_bytes -= len(batch.payload)
-            taken.append(batch)
+            size += payload_bytes
+            taken.append(self._queue.popleft())
+        self._taken_bytes += size
         return taken
 
     def sent(self, batches: int, payload_bytes: int, failed: int = 0) -> None:
-        """Report what became of batches that were taken.
+        """Report what became of batches that were taken. The consumer.
 
         Args:
             batches: How many went out as a whole.
@@ -129,15 +158,10 @@ class Outbox:
         """
         self.published += batches
         self.published_bytes += payload_bytes
-        if failed:
-            self._drop("send_failed", failed)
+        self._dropped["send_failed"] += failed
 
     def give_up(self) -> None:
-        """Drop what is still queued, because the publisher is being closed."""
-        if self._queue:
-            self._drop("closed", len(self._queue))
-            self._queue.clear()
-            self.waiting_bytes = 0
-
-    def _drop(self, reason: DropReason, count: int = 1) -> None:
-        self.dropped[reason] = self.dropped.get(reason, 0) + count
+        """Drop what is still queued, because the publisher is closed. The consumer, when no producer comes any more."""
+        self._dropped["closed"] += len(self._queue)
+        self._queue.clear()
+        self._taken_bytes = self._put_bytes

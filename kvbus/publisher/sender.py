@@ -3,8 +3,9 @@
 Nothing in it waits for a peer. XPUB drops for a subscriber that is full (which shows as a gap, and replay fills it), the ROUTER
 is tried without blocking. Live batches and replay take turns, a slice each, so neither keeps the other waiting.
 
-One lock guards the outbox. It is held for a queue operation or for cutting one slice, never while a socket is used or a caller's
-events are encoded, so that `publish` waits microseconds at worst.
+`publish` must not wait for this thread, which may lose the processor at any point. So the lock is between producers, and the live
+path takes none here: it is held for cutting a slice of replay, for closing and for a look at the figures, each some microseconds
+of work, and never while a socket is used or events are encoded.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Sender:
         """Prepare; nothing is opened before `start`.
 
         Args:
-            outbox: What to send; from now on only through the sender or under its lock.
+            outbox: What to send; from now on used through the sender only.
             subscriptions: Who listens.
             server: Serves the outbox's ring.
             endpoint: Where to publish.
@@ -147,6 +148,7 @@ class Sender:
             if self._is_closed:
                 raise UsageError(f"the publisher is closed{self._why_closed}")
             seq = self._outbox.put(payload)
+            # Only now: the thread says that it is idle, then looks at the queue; we queue, then look whether it is idle.
             if self._is_idle:
                 self._is_idle = False
                 self._wake()
@@ -175,13 +177,15 @@ class Sender:
         self.check_process()
         outbox = self._outbox
         with self._lock:
+            published, published_bytes, dropped = outbox.published, outbox.published_bytes, outbox.dropped
+            numbered = outbox.ring.next_seq  # read last: what is published meanwhile counts as waiting
             return PublisherStats(
-                numbered=outbox.ring.next_seq,
-                published=outbox.published,
-                published_bytes=outbox.published_bytes,
-                waiting=outbox.waiting,
-                waiting_bytes=outbox.waiting_bytes,
-                dropped={str(reason): count for reason, count in outbox.dropped.items()},
+                numbered=numbered,
+                published=published,
+                published_bytes=published_bytes,
+                waiting=numbered - published - sum(dropped.values()),
+                queued_bytes=outbox.queued_bytes,
+                dropped={str(reason): count for reason, count in dropped.items()},
                 refused=refused,
                 kept=len(outbox.ring),
                 kept_bytes=outbox.ring.kept_bytes,
@@ -312,24 +316,23 @@ class Sender:
     def _timeout_ms(self) -> int | None:
         """Return how long to sleep: −1 = until something comes, `None` = stop now."""
         now_ns = time.monotonic_ns()
-        with self._lock:
-            replay_at_ns = self._server.deadline_ns
-            if self._stop_at_ns is not None and (
-                now_ns >= self._stop_at_ns or (not self._outbox.waiting and replay_at_ns is None)
-            ):
-                return None
-            if self._outbox.waiting or replay_at_ns == 0:
-                return 0
-            self._is_idle = True
-            deadlines = [at_ns for at_ns in (replay_at_ns, self._stop_at_ns) if at_ns is not None]
+        replay_at_ns, stop_at_ns = self._server.deadline_ns, self._stop_at_ns
+        if stop_at_ns is not None and (now_ns >= stop_at_ns or (not self._outbox.has_queued and replay_at_ns is None)):
+            return None
+        if replay_at_ns == 0:
+            return 0
+        self._is_idle = True
+        if self._outbox.has_queued:
+            self._is_idle = False
+            return 0
+        deadlines = [at_ns for at_ns in (replay_at_ns, stop_at_ns) if at_ns is not None]
         if not deadlines:
             return -1
         return max(0, -((now_ns - min(deadlines)) // 1_000_000))
 
     def _send_live(self, live: ZmqSocket) -> None:
         """Send one slice of the live queue."""
-        with self._lock:
-            batches = self._outbox.take(SLICE_BATCHES, SLICE_BYTES)
+        batches = self._outbox.take(SLICE_BATCHES, SLICE_BYTES)
         if not batches:
             return
         sent = sent_bytes = 0
@@ -339,22 +342,21 @@ class Sender:
                     sent += 1
                     sent_bytes += len(batch.payload)
         finally:
-            with self._lock:
-                self._outbox.sent(sent, sent_bytes, failed=len(batches) - sent)
-                drops, waiting = sum(self._outbox.dropped.values()), self._outbox.waiting
-        self._tell_drops(drops, waiting)
+            self._outbox.sent(sent, sent_bytes, failed=len(batches) - sent)
+        self._tell_drops(sum(self._outbox.dropped.values()), self._outbox.has_queued)
 
     def _serve(self, router: ZmqSocket) -> None:
         """Send one slice of replay."""
+        if self._server.deadline_ns is None:
+            return
         now_ns = time.monotonic_ns()
         with self._lock:
             turns = self._server.take_slice(now_ns)
         for turn in turns:
             count, is_gone = self._send_turn(router, turn)
-            with self._lock:
-                self._server.sent(turn, count, now_ns)
-                if is_gone:
-                    self._server.gone(turn.identity)
+            self._server.sent(turn, count, now_ns)
+            if is_gone:
+                self._server.gone(turn.identity)
 
     def _send_turn(self, router: ZmqSocket, turn: Turn) -> tuple[int, bool]:
         """Send one client's share; return how much of it was taken and whether the client has gone."""
@@ -366,10 +368,8 @@ class Sender:
 
     def _take_requests(self, router: ZmqSocket) -> None:
         """Take replay requests that have arrived."""
-        requests = receive_frames(router, HEARD_MAX)
-        with self._lock:
-            for frames in requests:
-                self._server.receive(frames)
+        for frames in receive_frames(router, HEARD_MAX):
+            self._server.receive(frames)
 
     def _hear(self, live: ZmqSocket) -> None:
         """Take what subscribers have said."""
@@ -379,12 +379,12 @@ class Sender:
                 self._subscriptions.hear(frames)
             self._changed.notify_all()
 
-    def _tell_drops(self, drops: int, waiting: int) -> None:
+    def _tell_drops(self, drops: int, is_queued: bool) -> None:
         """Log when batches begin to be dropped, and once more when the queue has drained. Here, since a log may block."""
         if drops > self._drops_told and not self._is_dropping:
             self._is_dropping = True
             _log.warning("publish_queue_full endpoint=%s dropped=%d", self.url, drops)
-        elif self._is_dropping and not waiting:
+        elif self._is_dropping and not is_queued:
             self._is_dropping = False
             self._drops_told = drops
             _log.warning("publish_queue_drained endpoint=%s dropped=%d", self.url, drops)

@@ -16,8 +16,8 @@ class PublisherStats(msgspec.Struct, frozen=True, kw_only=True):
         numbered: Batches that have a number: all that `publish` accepted.
         published: Batches handed to ZeroMQ as a whole, for whoever is subscribed.
         published_bytes: Their payload bytes.
-        waiting: Batches in the live queue.
-        waiting_bytes: Their payload bytes.
+        waiting: Batches in the live queue, or being sent just now.
+        queued_bytes: Payload bytes in the live queue.
         dropped: Batches that were not sent live, by reason; their numbers show as a gap, which replay can fill.
         refused: Calls of `publish` that raised because of what they were given; no number was used.
         kept: Batches that replay can still serve.
@@ -31,7 +31,7 @@ class PublisherStats(msgspec.Struct, frozen=True, kw_only=True):
     published: int = 0
     published_bytes: int = 0
     waiting: int = 0
-    waiting_bytes: int = 0
+    queued_bytes: int = 0
     dropped: dict[str, int] = msgspec.field(default_factory=dict)
     refused: int = 0
     kept: int = 0

@@ -32,9 +32,9 @@ def test_a_slice_is_bounded_by_count_and_by_bytes() -> None:
     assert [0, 1] == seqs(box, 2, 1000)
     assert [2] == seqs(box, 10, 59)
     assert [3] == seqs(box, 10, 5)  # alone, whatever its size
-    assert 1 == box.waiting_bytes
+    assert (1, 1) == (box.queued_bytes, box.waiting - 4)
     assert [4] == seqs(box, 10, 1)
-    assert 0 == box.waiting_bytes
+    assert (0, False) == (box.queued_bytes, box.has_queued)
 
 
 def test_g39_a_full_queue_uses_up_the_number_and_keeps_the_batch_for_replay() -> None:
@@ -64,7 +64,7 @@ def test_what_waits_at_the_end_is_counted() -> None:
     box.put(b"x")
     box.give_up()
     assert {"closed": 1} == box.dropped
-    assert (0, 0) == (box.waiting, box.waiting_bytes)
+    assert (0, 0) == (box.waiting, box.queued_bytes)
 
 
 def test_g65_published_counts_only_what_was_sent() -> None:
@@ -102,6 +102,6 @@ def test_figures_add_up_and_order_is_kept_after_every_step(limits: dict[str, int
             assert put == box.put(bytes(int(step)))
             put += 1
         assert box.waiting <= limits["queue_size"]
-        assert box.waiting <= 1 or box.waiting_bytes <= limits["queue_bytes"]
+        assert box.waiting <= 1 or box.queued_bytes <= limits["queue_bytes"]
         assert put == box.ring.next_seq == box.published + box.waiting + sum(box.dropped.values())
         assert sorted(set(taken)) == taken
