@@ -1,7 +1,7 @@
 """kvbus: a ZeroMQ bus for KV-cache events between inference workers and KV-aware routers.
 
-Every public name is here. Classes that open sockets are loaded when they are first used, so that `import kvbus` costs no more than
-the nouns, and `kvbus.Publisher` needs nothing but pyzmq and msgspec.
+Every public name is here. All are loaded when they are first used, so that `import kvbus` costs nothing, and
+`kvbus.Publisher` needs nothing but pyzmq and msgspec.
 """
 
 from __future__ import annotations

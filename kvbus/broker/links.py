@@ -94,6 +94,21 @@ class Links:
             node.receive_replay(request, frames, now_ns)
         return len(messages) < share
 
+    def drain_ended(self, node: BrokerNode, share: int, now_ns: int) -> bool:
+        """Give the node one more share of every source whose connection is down while batches of it still wait.
+
+        The poller says nothing of a socket that has just run dry, and the node has yet to hear of the end.
+
+        Args:
+            node: Who takes it.
+            share: Most messages to take per source.
+            now_ns: Monotonic time, nanoseconds.
+
+        Returns:
+            Whether all of them have run dry.
+        """
+        return all([self._drain_source(index, node, share, now_ns) for index in list(self._downs)])
+
     def request(self, request: UpstreamRequest) -> None:
         """Open a DEALER and ask, or close the one whose request is over, with all that it would still bring.
 

@@ -138,7 +138,7 @@ class BrokerLoop:
         """Do one turn and tell whether input has run dry."""
         ready = self._poller.poll(timeout_ms)
         now_ns = time.monotonic_ns()
-        is_dry = True
+        is_dry = self._links.drain_ended(self.node, SHARE_MESSAGES, now_ns)
         for socket, _ in ready:
             if socket == self._wake_read:
                 self._run_calls()

@@ -55,7 +55,7 @@ class Refusals:
     def __init__(self) -> None:
         """Begin at zero."""
         self.counts: dict[Reason, int] = dict.fromkeys(REASONS, 0)
-        self._told: set[tuple[Reason, str]] = set()
+        self._told: set[tuple[str, str]] = set()
 
     def count(self, reason: Reason, where: str, **fields: Any) -> Notice | None:
         """Count one message.
