@@ -107,7 +107,10 @@ class Links:
         Returns:
             Whether all of them have run dry.
         """
-        return all([self._drain_source(index, node, share, now_ns) for index in list(self._downs)])
+        is_dry = True
+        for index in list(self._downs):
+            is_dry = self._drain_source(index, node, share, now_ns) and is_dry
+        return is_dry
 
     def request(self, request: UpstreamRequest) -> None:
         """Open a DEALER and ask, or close the one whose request is over, with all that it would still bring.

@@ -46,7 +46,11 @@ class Rig:
 
     def until(self, *wanted):
         """Turn until all of this has been heard."""
-        while not all(item in self.node.heard for item in wanted):
+        self.turn_until(lambda: all(item in self.node.heard for item in wanted))
+
+    def turn_until(self, is_done):
+        """Turn until something is so."""
+        while not is_done():
             heard_count = len(self.node.heard)
             self.links.drain_ended(self.node, 10, 0)
             ready = self.poller.poll(WAIT_MS if heard_count == len(self.node.heard) else 0)
@@ -78,6 +82,10 @@ def test_a_restart_is_told_between_the_two_lives(zmq_context):
         worker.socket.close(0)
         rig.until(("disconnected", 0))
         again = RealWorker(zmq_context, worker.url)
+        # A SUB subscribes anew only when its own thread looks after it.
+        rig.poller.register(again.socket, zmq.POLLIN)
+        rig.turn_until(lambda: again.socket.poll(0))
+        rig.poller.unregister(again.socket)
         again.wait_for_subscriber()
         again.socket.send_multipart([b"t", bytes(8), b"new"])
         rig.until(("batch", 0, b"new"))
