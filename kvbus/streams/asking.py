@@ -62,6 +62,7 @@ class Request(msgspec.Struct):
         heard_at_ns: When the last reply came; `None` before the first.
         is_begun: Whether a reply at or above `start_seq` has come.
         top_seq: The number after the highest one in its replies.
+        full_seq: Lowest number that it brought and for which there was no room; nothing from there on is absent.
         brought: Batches that were not known before.
     """
 
@@ -75,6 +76,7 @@ class Request(msgspec.Struct):
     heard_at_ns: int | None = None
     is_begun: bool = False
     top_seq: int = 0
+    full_seq: int = END_SEQ
     brought: int = 0
 
 

@@ -33,7 +33,7 @@ LostReason: TypeAlias = Literal[
     "hold_time",  # batches were held for as long as they may be
     "unreadable",  # the batch came and its envelope cannot be read
     "unverified",  # after a reconnect nobody could say whether this is still the same life of the publisher
-    "conflict",  # two publishers, and it cannot be told whose batches were refused
+    "conflict",  # two publishers without a replay endpoint: it cannot be told whose batches were refused
 ]
 """Why numbers are given up. With `unverified` and `conflict` the range may be empty: no number is missing, yet a batch may be."""
 
@@ -48,10 +48,10 @@ DropReason: TypeAlias = Literal[
     "duplicate",  # delivered before, or held already
     "hold_full",  # no room to hold it; it will be asked for again
     "unproven",  # it may belong to an older or a newer life of the publisher; it will be asked for again
-    "conflict",  # it comes from a second publisher
+    "conflict",  # it comes from a second publisher, or from the first: see the loss of that name
     "stale_replay",  # a reply to a request that is over
 ]
-"""Why a batch was not used. None of these loses anything of the stream that is followed."""
+"""Why a batch was not used. None of these loses anything by itself: what it may lose is declared besides."""
 
 
 class Deliver(msgspec.Struct, frozen=True):

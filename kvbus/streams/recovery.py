@@ -191,6 +191,8 @@ class ReplayRules:
             out.append(Dropped("duplicate", seq))
         elif order.put_aside(seq, payload, True, now_ns, out):
             opened.brought += 1
+        else:
+            opened.full_seq = min(opened.full_seq, seq)
 
     def ended(self, now_ns: int, request: int | None, out: list[StreamOutput]) -> None:
         """Take the end mark of a replay.
@@ -347,7 +349,7 @@ class ReplayRules:
     def _conclude(self, request: Request, is_complete: bool, now_ns: int, out: list[StreamOutput]) -> None:
         """Give up what a request and the one before it went past; ask again while that brings something, else back off."""
         asking, order = self.asking, self._order
-        reach = request.stop_seq if is_complete else min(request.stop_seq, request.top_seq)
+        reach = min(request.stop_seq, request.full_seq, request.stop_seq if is_complete else request.top_seq)
         holes = order.hold.holes(order.position, reach) if order.position < reach and self._doubt is None else []
         has_gained = request.brought > 0
         for hole in holes:
@@ -369,6 +371,8 @@ class ReplayRules:
             self._ask(now_ns, out)
         elif not asking.back_off(now_ns):
             self._give_up("absent", now_ns, out)
+        elif is_complete and asking.attempts == 1:
+            self._ask(now_ns, out)  # the second look that turns a number left out into one that is absent
 
     def _time_out(self, now_ns: int, out: list[StreamOutput]) -> None:
         """End a request that has fallen silent, after its last reply or before the first."""

@@ -4,11 +4,11 @@ A restarted publisher and a second publisher on the same topic look alike at fir
 bytes. They differ in what follows. After a restart the old run of numbers is never continued; with two publishers it is. So for
 a short while (`contest_ns` after the last word of the publisher that is followed) the newcomer's batches are kept aside:
 
-* the followed publisher goes on: there are two. The newcomer's batches are refused.
-* it stays silent: it was a restart. A new epoch begins, and the batches kept aside are its first.
+* the run of numbers goes on: there are two. The newcomer's batches are refused. That is a declared loss, because the newcomer may
+  have slipped a batch in between, under a number that happened to be wanted, and then the one refused is the right one.
+* it does not: it was a restart. A new epoch begins, and the batches kept aside are its first.
 
-A publisher that had been silent for that long already, or whose connection went down, is taken to have restarted at once. Where
-both runs want the same number it cannot be told whose batch was refused, and that is a declared loss.
+A publisher that had been silent for that long already, or whose connection went down, is taken to have restarted at once.
 
 What cannot be seen from here: a restart whose first new numbers were lost and which has counted past the position again.
 """
@@ -31,10 +31,9 @@ class Contest:
         run: The newcomer's batches, ascending; never empty after the first `add`.
         run_bytes: Their payload bytes.
         is_told: Whether the alarm has been raised.
-        is_mixed: Whether a batch was kept aside that may be the followed publisher's.
     """
 
-    __slots__ = ("ends_at_ns", "is_mixed", "is_told", "run", "run_bytes")
+    __slots__ = ("ends_at_ns", "is_told", "run", "run_bytes")
 
     def __init__(self, ends_at_ns: int) -> None:
         """Open a contest.
@@ -46,20 +45,18 @@ class Contest:
         self.run: list[tuple[int, bytes | None]] = []
         self.run_bytes = 0
         self.is_told = False
-        self.is_mixed = False
 
     @property
     def next_seq(self) -> int:
         """The number with which the newcomer goes on."""
         return self.run[-1][0] + 1
 
-    def add(self, seq: int, payload: bytes | None, position: int) -> list[int]:
+    def add(self, seq: int, payload: bytes | None) -> list[int]:
         """Keep one batch aside.
 
         Args:
             seq: Its number.
             payload: Its bytes; `None` for one that cannot be read.
-            position: The number that the followed publisher wants next.
 
         Returns:
             Numbers that are refused at once: earlier batches of the run, if this one went back once more.
@@ -69,8 +66,6 @@ class Contest:
             refused = [number for number, _ in self.run]
             self.run.clear()
             self.run_bytes = 0
-            self.is_mixed = True
-        self.is_mixed = self.is_mixed or seq >= position
         self.run.append((seq, payload))
         self.run_bytes += len(payload or b"")
         return refused
@@ -179,7 +174,7 @@ class UnaidedRules:
         """Keep a newcomer's batch aside. When there is no room for more, take it for a restart, which is safe."""
         contest = self._contest
         assert contest is not None
-        out.extend(Dropped("conflict", refused) for refused in contest.add(seq, payload, self._order.position))
+        out.extend(Dropped("conflict", refused) for refused in contest.add(seq, payload))
         is_full = len(contest.run) >= self._limits.hold_batches or contest.run_bytes >= self._limits.hold_bytes
         if is_full or now_ns >= contest.ends_at_ns:
             self._end_as_restart(now_ns, out)
@@ -196,11 +191,10 @@ class UnaidedRules:
             self._take(seq, payload, out)
 
     def _end_as_conflict(self, out: list[StreamOutput]) -> None:
-        """The publisher that was followed goes on: the newcomer is another one, and its batches are refused."""
+        """The run that is followed goes on: the newcomer is another publisher, and its batches are refused."""
         contest, self._contest = self._contest, None
         assert contest is not None
         if not contest.is_told:
             out.append(Conflict(contest.run[0][0]))
         out.extend(Dropped("conflict", seq) for seq, _ in contest.run)
-        if contest.is_mixed:
-            self._order.lose(self._order.position, "conflict", out)
+        self._order.lose(self._order.position, "conflict", out)

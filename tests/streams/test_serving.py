@@ -123,7 +123,7 @@ def test_g35_evicted_start_begins_later_and_is_counted() -> None:
 
 def test_g33_everything_and_the_end_mark_reach_a_client_that_reads_late() -> None:
     """A ROUTER that drops at its mark lost half of 5 000 batches, and the end mark too."""
-    server, router = ReplayServer(filled(5000, size=20_000)), PretendRouter(1000)
+    server, router = ReplayServer(filled(5000, size=2000)), PretendRouter(1000)
     router.connect(b"slow")
     request(server, b"slow", 0)
     now = 0
@@ -203,23 +203,23 @@ def test_waiting_for_a_turn_is_no_stall() -> None:
 def test_fifty_clients_are_served_in_fair_turns() -> None:
     """Nobody waits for another's replay to end, and a short answer overtakes long ones."""
     identities = [b"c%d" % index for index in range(50)]
-    server, router = ReplayServer(filled(1000)), PretendRouter(10**6)
+    server, router = ReplayServer(filled(300)), PretendRouter(10**6)
     for identity in identities:
         router.connect(identity)
         request(server, identity, 0)
-    for _ in range(200):
+    for _ in range(120):
         serve_slice(server, router, 0)
     taken = [len(router.queues[identity]) for identity in identities]
     assert max(taken) - min(taken) <= 64
     router.connect(b"probe")
-    request(server, b"probe", 1000)
+    request(server, b"probe", 300)
     turns = 0
     while not router.queues[b"probe"]:
         serve_slice(server, router, 0)
         turns += 1
     assert turns <= 51
     serve_all(server, router, [*identities, b"probe"])
-    assert {(*range(1000), None)} == {tuple(router.numbers(identity)) for identity in identities}
+    assert {(*range(300), None)} == {tuple(router.numbers(identity)) for identity in identities}
 
 
 def test_short_answers_share_a_slice() -> None:
@@ -368,7 +368,7 @@ def test_client_that_is_gone_is_forgotten() -> None:
 
 def test_random_use_keeps_every_promise() -> None:
     """Many clients, full queues, eviction, disconnects: order, completeness, one end mark, and a funnel that adds up."""
-    for seed in range(12):
+    for seed in range(5):
         rng = random.Random(seed)
         ring = ReplayRing(rng.choice((5, 50, 500)))
         limits = ServingLimits(slice_batches=rng.choice((1, 3, 64)), slice_bytes=rng.choice((1, 100, 10**6)))

@@ -1,7 +1,7 @@
-"""A pretend worker, its two links and a careless caller around one `StreamReceiver`, all from one seed, with an oracle that looks on.
+"""A pretend worker, its two links and a careless caller around one `StreamReceiver`, all from one seed, and an oracle.
 
-Links do what ZeroMQ does: order within a connection, silent loss, a connection that breaks. The live link and the replay race. What
-has arrived in the subscriber's queue before a restart stays readable after it.
+Links do what ZeroMQ does: order within a connection, silent loss, a connection that breaks. The live link and the replay race.
+What has arrived in the subscriber's queue before a restart stays readable after it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from kvbus.streams.outputs import AskReplay, CancelReplay, Conflict, Deliver, Dropped, Lost, NewEpoch, StreamOutput
 from kvbus.streams.receiver import ReceiverLimits, StreamReceiver
@@ -30,10 +30,15 @@ class Faults:
         self.lose_end = rng.choice((0.0, 0.0, 0.5, 1.0))
         self.ignore_request = rng.choice((0.0, 0.0, 0.3, 1.0))
         self.skip_number = sometimes(0.1)
-        self.restart = sometimes(0.03)
+        self.restart = sometimes(0.08)
         self.blip = sometimes(0.02)
         self.defer = sometimes(0.5)
         self.stall = sometimes(0.1)
+
+    @property
+    def spare_replay(self) -> bool:
+        """Whether the replay endpoint does its duty. Without end marks, a new life that has less than asked for says nothing."""
+        return self.lose_reply == self.ignore_request == 0 and (self.lose_end == 0 or self.restart == 0)
 
 
 class Worker:
@@ -47,6 +52,7 @@ class Worker:
         self.seq = first_seq
         self.ring: list[tuple[int, bytes]] = []
         self.published: set[tuple[int, int]] = set()
+        self.skipped: set[int] = set(range(first_seq))
 
     def publish(self) -> tuple[int, bytes]:
         """Publish one batch."""
@@ -56,6 +62,11 @@ class Worker:
         self.published.add((self.life, seq))
         self.seq += 1
         return seq, payload
+
+    def skip_number(self) -> None:
+        """Use up a number for a batch that never was."""
+        self.skipped.add(self.seq)
+        self.seq += 1
 
     def restart(self) -> None:
         """Begin another life."""
@@ -85,6 +96,9 @@ class Oracle:
                 self.deliver(output.seq, output.payload)
             elif isinstance(output, Lost):
                 self.counts[f"Lost.{output.reason}"] += 1
+                if self.world.is_repairable:
+                    # A stream that was given 1 as its first number for want of a 0 has lost it the same way.
+                    assert set(range(output.start_seq, output.stop_seq)) <= self.world.worker.skipped, output
                 assert self.position is not None
                 assert self.position == output.start_seq <= output.stop_seq
                 assert output.start_seq < output.stop_seq or output.reason in ("unverified", "conflict")
@@ -93,6 +107,7 @@ class Oracle:
                 self.is_declared = True
             elif isinstance(output, NewEpoch):
                 self.counts[f"NewEpoch.{output.reason}"] += 1
+                assert self.world.worker.life or not self.world.is_repairable, output
                 assert self.position == output.old_position
                 self.position = 0
                 self.is_fresh = self.is_declared = True
@@ -135,15 +150,18 @@ class World:
         self.has_monitor = rng.random() < 0.8
         self.has_request_ids = rng.random() < 0.7
         self.closes_on_cancel = self.has_request_ids and rng.random() < 0.5
-        self.first_contact: Any = rng.choice(("replay", "replay", "live"))
+        self.first_contact: Literal["replay", "live"] = rng.choice(("replay", "replay", "live"))
         # Without a replay, or without word of a reconnect, a restart can hide by counting past the position first (S4).
         self.is_exact = self.can_replay and self.has_monitor and self.has_request_ids
-        self.worker = Worker(rng, rng.choice((1, 5, 50, 1000)), rng.choice((0, 0, 0, 1)))
+        self.worker = Worker(rng, rng.choice((1, 5, 50, 10_000)), rng.choice((0, 0, 0, 1)))
         self.limits = ReceiverLimits(
             hold_batches=rng.choice((2, 10, 1000)),
             hold_bytes=rng.choice((100, 10**6)),
             hold_ns=rng.choice((500, 8000)) * MS,
         )
+        # A worker that keeps everything and always answers: then nothing may be lost that it has ever published.
+        self.is_repairable = self.is_exact and self.faults.spare_replay and self.limits.hold_ns > MS * 1000
+        self.is_repairable = self.is_repairable and self.worker.kept > 500
         self.receiver = StreamReceiver(
             can_replay=self.can_replay, limits=self.limits, rng=rng, first_contact=self.first_contact
         )
@@ -309,7 +327,7 @@ class World:
             elif rng.random() < faults.blip:
                 self.break_connection()
             elif rng.random() < faults.skip_number:
-                self.worker.seq += 1
+                self.worker.skip_number()
             elif rng.random() < 0.9:
                 for _ in range(rng.choice((1, 1, 1, 5, 30))):
                     self.send_live(*self.worker.publish())
@@ -322,6 +340,9 @@ class World:
         for _ in range(5):
             self.send_live(*self.worker.publish())
             self.advance(self.now + 20 * MS)
+        if self.can_replay and self.rng.random() < 0.5:
+            # A lost tail: nothing comes after it, so only a probe can find it.
+            self.worker.publish()
         self.advance(self.now + 30_000 * MS)
         assert self.worker.seq == self.receiver.position
         assert not self.receiver.is_recovering
