@@ -36,7 +36,9 @@ class Child:
         process: The process; its stdout is a pipe unless it goes to a file, its stderr is a file.
     """
 
-    def __init__(self, name: str, arguments: list[str], folder: Path, stdout: IO[bytes] | int = subprocess.PIPE) -> None:
+    def __init__(
+        self, name: str, arguments: list[str], folder: Path, stdout: IO[bytes] | int = subprocess.PIPE
+    ) -> None:
         """Start it.
 
         Args:
