@@ -97,8 +97,8 @@ def test_a_folder_without_permission_names_the_flag(tmp_path: Path, monkeypatch:
     def denied(*_: object) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    with monkeypatch.context() as patch, pytest.raises(ConfigError, match=r"^--at: cannot bind: no permission"):
-        patch.setattr("kvbus.ipc.os.open", denied)
+    monkeypatch.setattr("kvbus.ipc.os.open", denied)
+    with pytest.raises(ConfigError, match=r"^--at: cannot bind: no permission"):
         IpcFile(at(tmp_path / "events"))
     assert [] == os.listdir(tmp_path)
 
