@@ -25,9 +25,8 @@ GENERATED = "generated"
 NULL_ENDPOINT = "null"
 """Endpoint of a worker that publishes nothing, to measure everything else."""
 
-DEFAULT_PUBLISH = "tcp://127.0.0.1:5620"
-DEFAULT_REPLAY = "tcp://127.0.0.1:5720"
-"""Not the broker's own 5600 and 5700, so that both run on one host as they come; there is room for a hundred ranks."""
+DEFAULT_ENDPOINT = "tcp://127.0.0.1:5620"
+"""Not the broker's own 5600, so that both run on one host as they come; with replay on 5720 there is room for a hundred ranks."""
 
 _SCRATCH = "scratch"
 
@@ -67,7 +66,7 @@ class TraceWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     engine_block_size: int | None = None
     generator: GeneratorOptions = GeneratorOptions()
     ranks: RankOptions = RankOptions()
-    endpoint: str = DEFAULT_PUBLISH
+    endpoint: str = DEFAULT_ENDPOINT
     replay_endpoint: str | None = None
     topic: str = ""
     data_parallel_rank: int = 0
