@@ -113,7 +113,7 @@ def join_batch(ts: float, events: Sequence[bytes], data_parallel_rank: int | Non
         The payload; byte for byte what vLLM's encoder writes around the same events.
 
     Raises:
-        UsageError: `ts` is not finite or the rank outside its range.
+        UsageError: `ts` is no finite number, or the rank no integer of its range.
 
     Cost: one copy; 0.05 µs an event.
     """
@@ -121,10 +121,12 @@ def join_batch(ts: float, events: Sequence[bytes], data_parallel_rank: int | Non
         seconds = float(ts)
     except OverflowError:
         seconds = float("inf")
+    except (TypeError, ValueError):
+        raise UsageError(f"ts is a {type(ts).__name__}, not a number") from None
     if not isfinite(seconds):
         raise UsageError("ts is not finite")
-    if data_parallel_rank is not None and not 0 <= data_parallel_rank < 2**64:
-        raise UsageError(f"data_parallel_rank {data_parallel_rank} is outside 0 … 2⁶⁴−1")
+    if data_parallel_rank is not None and not _is_rank(data_parallel_rank):
+        raise UsageError(f"data_parallel_rank {data_parallel_rank!r:.64} is not an integer in 0 … 2⁶⁴−1")
     parts = [
         b"\x93",
         _float.pack(_FLOAT64, seconds),
@@ -133,6 +135,10 @@ def join_batch(ts: float, events: Sequence[bytes], data_parallel_rank: int | Non
         _encoder.encode(data_parallel_rank),
     ]
     return b"".join(parts)
+
+
+def _is_rank(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value < 2**64
 
 
 def container_head(raw: bytes, start: int = 0, path: str = "$") -> tuple[str, int, int]:

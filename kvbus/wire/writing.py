@@ -43,8 +43,8 @@ def encode_event(event: Event, encoding: Encoding = "map") -> bytes:
         One msgpack value. Decoding it gives an equal event.
 
     Raises:
-        UsageError: An integer outside 64 bits, a value that msgpack cannot carry, an `extra` field named like a field of
-            its own, or an unknown event with a known type.
+        UsageError: Not an event, an integer outside 64 bits, a value that msgpack cannot carry, an `extra` field named like
+            a field of its own, or an unknown event with a known type.
 
     Cost: for an event of 500 bytes 0.8 µs as a map, 1.8 µs as an array.
     """
@@ -86,6 +86,7 @@ def _write_map(event: Event) -> bytes:
         return _append_fields(raw, _extra_fields(event, d.REMOVED_NAMES)) if event.extra or event.surplus else raw
     if isinstance(event, AllBlocksCleared):
         return _encoder.encode({"type": d.CLEARED} | _extra_fields(event, frozenset()))
+    _refuse_others(event)
     fields = {"type": _unknown_tag(event)} | _free_fields(event.fields, frozenset())
     if event.is_array:
         fields[d.SLOTS_KEY] = list(event.slots)
@@ -93,6 +94,7 @@ def _write_map(event: Event) -> bytes:
 
 
 def _write_array(event: Event) -> bytes:
+    _refuse_others(event)
     if isinstance(event, UnknownEvent):
         slots = [_unknown_tag(event), *event.slots]
         named = _free_fields(event.fields, frozenset())
@@ -156,6 +158,16 @@ def _append_fields(raw: bytes, fields: dict[str, Any]) -> bytes:
     for name, value in fields.items():
         parts += (_encoder.encode(name), _encoder.encode(value))
     return b"".join(parts)
+
+
+def _refuse_others(event: object) -> None:
+    """Refuse what is no event at all.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if not isinstance(event, (BlockStored, BlockRemoved, AllBlocksCleared, UnknownEvent)):
+        raise UsageError(f"a {type(event).__name__} is no event")
 
 
 def _unknown_tag(event: UnknownEvent) -> str:

@@ -250,3 +250,24 @@ def test_errors_of_the_envelope_are_the_batchs() -> None:
     """There is nothing to keep."""
     with pytest.raises(DecodeError):
         decode_batch(encode([1.0, [["AllBlocksCleared"]], "x"]))
+
+
+@pytest.mark.parametrize("encoding", ["map", "array"])
+def test_what_is_no_event_is_named_by_its_place(encoding: str) -> None:
+    with pytest.raises(UsageError, match=r"events\[1\]: a dict is no event"):
+        encode_batch(EventBatch(1.0, [BlockStored([1]), {"type": "BlockStored"}]), encoding)  # type: ignore[list-item, arg-type]
+
+
+@pytest.mark.parametrize(
+    ("batch", "reason"),
+    [
+        (EventBatch("soon", []), "ts is a str"),  # type: ignore[arg-type]
+        (EventBatch(None, []), "ts is a NoneType"),  # type: ignore[arg-type]
+        (EventBatch(1.0, None), "events is a NoneType"),  # type: ignore[arg-type]
+        (EventBatch(1.0, [], "0"), "data_parallel_rank '0'"),  # type: ignore[arg-type]
+        (EventBatch(1.0, [], 1.5), "data_parallel_rank 1.5"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_envelope_of_other_types_is_the_callers_mistake(batch: EventBatch, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        encode_batch(batch)

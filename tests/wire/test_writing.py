@@ -233,3 +233,11 @@ def test_deep_values_are_the_callers_fault() -> None:
         encode_event(BlockRemoved([1], extra={"x": nested}))
     while nested:  # Taken apart by hand: the interpreter would recurse.
         nested = nested.pop()
+
+
+@pytest.mark.parametrize("encoding", ["map", "array"])
+@pytest.mark.parametrize("thing", [None, 7, "BlockStored", {"type": "BlockStored"}, BlockStored, object()])
+def test_what_is_no_event_is_the_callers_mistake(thing: Any, encoding: str) -> None:
+    """A slip in somebody's offloading code must name itself, not an attribute of ours."""
+    with pytest.raises(UsageError, match="is no event"):
+        encode_event(thing, encoding)  # type: ignore[arg-type]
