@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from kvbus_cli.event_lines import CELL_CHARACTERS_MAX, EventLines, clock_text, printable
 
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventBatch, Rejected, UnknownEvent
+from kvbus_cli.event_lines import CELL_CHARACTERS_MAX, EventLines, clock_text, printable
 
 SECRET = 424242
 
