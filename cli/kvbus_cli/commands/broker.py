@@ -61,7 +61,7 @@ def broker(
     seconds: Annotated[
         float | None, typer.Option("--seconds", metavar="S", help="End by itself after so long.")
     ] = None,
-    ready_file: Annotated[
+    ready_path: Annotated[
         Path | None,
         typer.Option("--ready-file", metavar="PATH", help="Write the bound endpoints here as JSON once all are open."),
     ] = None,
@@ -89,7 +89,7 @@ def broker(
             buffer_bytes,
             hwm,
         )
-        _run(config, seconds, ready_file, json, log_level)
+        _run(config, seconds, ready_path, json, log_level)
 
 
 def _check_numbers(seconds: float | None, log_level: str) -> None:
@@ -172,27 +172,22 @@ def _ingest_config(endpoint: str | None, workers: int | None, topics: str) -> In
     return IngestConfig(endpoint=endpoint, workers=workers, topics=named)
 
 
-def _run(config: BrokerConfig, seconds: float | None, ready_file: Path | None, json: bool, log_level: str) -> None:
+def _run(config: BrokerConfig, seconds: float | None, ready_path: Path | None, json: bool, log_level: str) -> None:
     """Run a broker until a signal, the time limit or the end of its thread."""
     import msgspec
 
     from kvbus.broker.server import Broker
     from kvbus.ops.logs import open_log
+    from kvbus_cli.ready import ready_file
     from kvbus_cli.signals import StopSignal
 
     log = open_log(log_level)
     server = Broker(config, tell=lambda notice: getattr(log, notice.level)(notice.name, **notice.fields))
     with StopSignal() as stop_signal:
-        server.start()
-        try:
+        with server:
             log.info("broker_started", **server.endpoints)
-            if ready_file is not None:
-                ready_file.write_text(msgspec.json.encode(server.endpoints).decode() + "\n")
-            stop_signal.wait(seconds, server.wait)
-        finally:
-            server.stop()
-            if ready_file is not None:
-                ready_file.unlink(missing_ok=True)
+            with ready_file(ready_path, server.endpoints):
+                stop_signal.wait(seconds, server.wait)
         status = server.status()
         released = sum(group.released for group in status.groups)
         log.info("broker_stopped", batches=status.batches, released=released, sent=status.views[0].sent)

@@ -271,10 +271,11 @@ def _check_times(seconds: float | None, linger: float) -> None:
 
 
 def _run(
-    options: TraceWorkerOptions, seconds: float | None, linger: float, ready_file: Path | None, json: bool
+    options: TraceWorkerOptions, seconds: float | None, linger: float, ready_path: Path | None, json: bool
 ) -> None:
     """Play until the end, a signal or the time limit, and print what happened."""
     from kvbus.worker.trace_worker import TraceWorker
+    from kvbus_cli.ready import ready_file
     from kvbus_cli.signals import StopSignal
 
     _check_times(seconds, linger)
@@ -285,16 +286,14 @@ def _run(
             for rank in player.endpoints:
                 shown_replay = f", replay {rank.replay_endpoint}" if rank.replay_endpoint else ""
                 complain(f"rank {rank.tensor_parallel_rank} publishes on {rank.endpoint}{shown_replay}")
-            if ready_file is not None:
-                _write_ready(ready_file, {"data_parallel_rank": options.data_parallel_rank, "ranks": player.endpoints})
-            stop_signal.wait(seconds, player.wait)
-            player.finish()
-            if not options.is_null and not stop_signal.is_told:
-                stop_signal.wait(linger, _never)
+            content = {"data_parallel_rank": options.data_parallel_rank, "ranks": player.endpoints}
+            with ready_file(ready_path, content):
+                stop_signal.wait(seconds, player.wait)
+                player.finish()
+                if not options.is_null and not stop_signal.is_told:
+                    stop_signal.wait(linger, _never)
         finally:
             player.stop()
-            if ready_file is not None:
-                ready_file.unlink(missing_ok=True)
     counts = player.counts()
     if json:
         print(msgspec.json.encode(counts).decode())
@@ -306,13 +305,6 @@ def _never(seconds: float) -> bool:
     """Wait, and say that nothing has ended."""
     time.sleep(seconds)
     return False
-
-
-def _write_ready(path: Path, content: object) -> None:
-    """Write a file that others may be waiting for: it appears as a whole or not at all."""
-    beside = path.with_name(path.name + ".part")
-    beside.write_bytes(msgspec.json.encode(content) + b"\n")
-    beside.replace(path)
 
 
 def _print_counts(counts: WorkerCounts) -> None:
