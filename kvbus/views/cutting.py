@@ -10,19 +10,37 @@ which block. Such a piece is announced as a placeholder: it says where the block
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from kvbus.errors import DecodeError, UsageError
-from kvbus.events import BlockHash, BlockRemoved, BlockStored, Facets
+from kvbus.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, Facets
 from kvbus.wire.head import Form, form_of, read_head
-from kvbus.wire.reading import decode_event, is_container
+from kvbus.wire.reading import decode_event, unwrap
 from kvbus.wire.writing import Encoding, encode_event
 
-__all__ = ["StoreCutter", "convert_event", "removal_of"]
+__all__ = ["StoreCutter", "clear_of", "convert_event", "has_tokens", "removal_of", "runs_of"]
 
-_NESTED_MAP_FIRST = (*range(0x80, 0x90), 0xDE, 0xDF)
+_MAP_FIRST = (*range(0x80, 0x90), 0xDE, 0xDF)
+
+
+class _MapTokens(msgspec.Struct, gc=False):
+    token_ids: msgspec.Raw = msgspec.Raw()
+
+
+class _ArrayTokens(msgspec.Struct, array_like=True, gc=False):
+    tag: msgspec.Raw
+    block_hashes: msgspec.Raw
+    parent_block_hash: msgspec.Raw
+    token_ids: msgspec.Raw = msgspec.Raw()
+
+
+_decode_map = msgspec.msgpack.Decoder(_MapTokens).decode
+_decode_array = msgspec.msgpack.Decoder(_ArrayTokens).decode
+_NO_TOKENS = (b"", b"\xc0", b"\x90", b"\xdc\0\0", b"\xdd\0\0\0\0")
+"""Absent, nil, and an empty array in each of its widths."""
 
 
 class StoreCutter:
@@ -111,15 +129,53 @@ def removal_of(hashes: list[BlockHash], facets: Facets, form: Form) -> bytes:
     return _written(event, form, "map" if form is Form.MAP else "array")
 
 
+def has_tokens(raw: bytes) -> bool:
+    """Tell whether a store describes its blocks, or is a placeholder.
+
+    Args:
+        raw: A store whose head can be read.
+
+    Cost: 1 µs for 500 bytes; the tokens are stepped over.
+    """
+    event = unwrap(raw, "$")
+    is_map = event[0] in _MAP_FIRST
+    return bytes((_decode_map(event) if is_map else _decode_array(event)).token_ids) not in _NO_TOKENS
+
+
+def clear_of(form: Form) -> bytes:
+    """Write an `AllBlocksCleared` without a scope.
+
+    Args:
+        form: How to write it.
+    """
+    return _written(AllBlocksCleared(), form, "map" if form is Form.MAP else "array")
+
+
+def runs_of(flags: Iterable[bool]) -> Iterator[tuple[int, int]]:
+    """Return the runs of true flags.
+
+    Args:
+        flags: One per block.
+
+    Returns:
+        `[start, stop)` of each run, in order.
+    """
+    start = None
+    stop = 0
+    for index, flag in enumerate(flags):
+        stop = index + 1
+        if flag and start is None:
+            start = index
+        elif not flag and start is not None:
+            yield start, index
+            start = None
+    if start is not None:
+        yield start, stop
+
+
 def _form_and_encoding(raw: bytes) -> tuple[Form, Encoding]:
     """Tell how an event is written, and how what is in its bin is, if it stands in one."""
-    form = form_of(raw)
-    if form is not Form.NESTED:
-        return form, "map" if form is Form.MAP else "array"
-    # The bin's head has two, three or five bytes.
-    inner = raw[{0xC4: 2, 0xC5: 3, 0xC6: 5}.get(raw[0], 0)]
-    assert is_container(inner)
-    return form, "map" if inner in _NESTED_MAP_FIRST else "array"
+    return form_of(raw), "map" if unwrap(raw, "$")[0] in _MAP_FIRST else "array"
 
 
 def _decode_store(raw: bytes) -> BlockStored:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from kvbus.events import BlockHash, EventKind, Facets
-from kvbus.views.cutting import StoreCutter, removal_of
+from kvbus.views.cutting import StoreCutter, has_tokens, removal_of, runs_of
 from kvbus.views.filters import EventFilter
 from kvbus.wire.head import Form, Head, form_of
 
@@ -81,6 +81,14 @@ class Origin(msgspec.Struct, eq=False, gc=False):
     parent_block_hash: BlockHash | None
     facets: Facets
     live_count: int = 0
+    _has_tokens: bool | None = None
+
+    @property
+    def is_described(self) -> bool:
+        """Whether it has tokens; a placeholder gives way to an event that has. Looked up when first asked."""
+        if self._has_tokens is None:
+            self._has_tokens = has_tokens(self.raw)
+        return self._has_tokens
 
     def parent_of(self, index: int) -> BlockHash | None:
         """Return the parent of one of its blocks; `None` = the start of a sequence, or not known."""
@@ -307,8 +315,7 @@ class Residency:
                 continue
             if self._counts_copies:
                 copies[block_hash] = copies.get(block_hash, 1) + 1
-            # The longer one says more about its blocks: a placeholder gives way to a description.
-            if len(origin.raw) * len(held.hashes) > len(held.raw) * len(origin.hashes):
+            if not held.is_described and origin.is_described:
                 blocks[block_hash] = origin
                 origin.live_count += 1
                 held.live_count -= 1
@@ -360,7 +367,7 @@ class Residency:
         """Replace a worn event by one for each run of blocks that it still describes."""
         blocks, hashes = shelf.blocks, worn.hashes
         cutter = StoreCutter(worn.raw)
-        for start, end in _runs([blocks.get(block_hash) is worn for block_hash in hashes]):
+        for start, end in runs_of([blocks.get(block_hash) is worn for block_hash in hashes]):
             piece = Origin(cutter.cut(start, end), hashes[start:end], worn.parent_of(start), worn.facets)
             piece.live_count = end - start
             for block_hash in piece.hashes:
@@ -448,14 +455,3 @@ class Residency:
 def _place_of(facets: Facets) -> Place:
     """Return where an event's blocks are."""
     return Place(facets.medium, facets.ownership, facets.locality, facets.group_idx)
-
-
-def _runs(flags: list[bool]) -> Iterator[tuple[int, int]]:
-    """Return the runs of true flags as `[start, stop)`, in order."""
-    start = None
-    for index, flag in enumerate((*flags, False)):
-        if flag and start is None:
-            start = index
-        elif not flag and start is not None:
-            yield start, index
-            start = None

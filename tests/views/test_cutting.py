@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kvbus.events import BlockRemoved, BlockStored, Facets, facets_of
-from kvbus.views.cutting import StoreCutter, convert_event, removal_of
+from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, Facets, facets_of
+from kvbus.views.cutting import StoreCutter, clear_of, convert_event, has_tokens, removal_of, runs_of
 from kvbus.wire.head import Form, form_of
 from kvbus.wire.reading import decode_event
 from kvbus.wire.writing import encode_event
@@ -135,3 +135,28 @@ def test_removals_name_place_and_blocks(form):
     facets = Facets(facets_of(WHOLE).kind, "CPU", "kvcr", "LOCAL", 2, "full_attention")
     raw = removal_of([1, b"x" * 32], facets, form)
     assert (form, BlockRemoved([1, b"x" * 32], "CPU", 2, "LOCAL", "kvcr")) == (form_of(raw), decode_event(raw))
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_clears_are_written_in_every_form(form):
+    assert (form, AllBlocksCleared()) == (form_of(clear_of(form)), decode_event(clear_of(form)))
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_placeholders_are_told_from_descriptions(form):
+    placeholder = BlockStored([1], None, [], 16, medium="CPU")
+    hash_only = BlockStored([1], None, None, None, medium="CPU")
+    raws = [convert_event(encode_event(event), form) for event in (WHOLE, placeholder, hash_only)]
+    assert [True, False, False] == [has_tokens(raw) for raw in raws]
+
+
+def test_odd_tokens_are_tokens_and_odd_empty_ones_are_none():
+    odd = msgspec.msgpack.encode({"type": "BlockStored", "block_hashes": [1], "token_ids": "odd", "block_size": 1})
+    wide = b"\x82\xa4type\xabBlockStored\xa9token_ids\xdc\x00\x00"
+    assert (True, False) == (has_tokens(odd), has_tokens(wide))
+
+
+def test_runs_are_half_open():
+    assert [(0, 2), (3, 4)] == list(runs_of([True, True, False, True]))
+    assert [(1, 2)] == list(runs_of([False, True, False]))
+    assert [] == list(runs_of([]))
