@@ -8,5 +8,6 @@ like on the wire (a callable describes it), where events come from, what their n
 * `segment`      the Counter: all that is pending between two clears
 * `membership`   the workers, their bits and their accounts
 * `outlet`       the way out, and the queue in front of it while it is shut
+* `state`        all of that as plain values, for who outlives the process
 * `aggregator`   `KVEventAggregator`, which joins these and holds the rules about time, loss and membership
 """

@@ -66,3 +66,8 @@ class Totals(msgspec.Struct):
         """All events that have been returned to callers."""
         clears = self.clears_loss + self.clears_departure + self.clears_join + self.clears_wait + self.clears_room
         return self.released + self.removals_alone + clears
+
+    def become(self, other: Totals) -> None:
+        """Take over the numbers of another one."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(other, name))

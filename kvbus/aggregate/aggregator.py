@@ -40,6 +40,7 @@ may stay announced that one of them lacks. Only a rule that knows what each work
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import Generic, Literal, cast
 
 from kvbus.aggregate.accounts import Accounting, Totals
@@ -48,6 +49,7 @@ from kvbus.aggregate.membership import Roster, Worker
 from kvbus.aggregate.occurrence import E, Occurrence
 from kvbus.aggregate.outlet import Outlet
 from kvbus.aggregate.segments import Segments
+from kvbus.aggregate.state import AggregatorState
 from kvbus.errors import UsageError
 from kvbus.events import AllBlocksCleared
 
@@ -215,15 +217,17 @@ class KVEventAggregator(Generic[E]):
             self._segments.void()
             return out
         is_too_many = worker.note_loss(self._now_ns, self._losses_per_minute)
-        self.totals.clears_loss += self._declare_loss(out)
-        if self._now_ns >= self._outlet.window_until_ns:
-            self._outlet.window_until_ns = self._now_ns + self._loss_window_ns
-            self._outlet.shut()
-            self._outlet.try_open(self._now_ns, out)
+        self._void_and_clear(out)
         if is_too_many:
             self._roster.set_aside(worker, self.totals.released)
             self._due_ns = min(self._due_ns, worker.quiet_at_ns)
             self._outlet.try_open(self._now_ns, out)
+        return out
+
+    def begin_anew(self, now_ns: int | None = None) -> list[E]:
+        """Do what `lose` does, but by no worker's fault: we were not there ourselves. Args and return as in `lose`."""
+        out = self._advance(now_ns)
+        self._void_and_clear(out)
         return out
 
     def add_worker(self, worker_id: str, now_ns: int | None = None) -> list[E]:
@@ -339,6 +343,28 @@ class KVEventAggregator(Generic[E]):
             rejected=worker.rejected,
         )
 
+    def capture(self) -> AggregatorState[E]:
+        """Return all that it knows, as values that nothing changes any more. Cost: 1 µs a pending event."""
+        parts = self._roster.capture(), self._segments.capture(), self._outlet.capture()
+        return AggregatorState(self._now_ns, copy(self.totals), *parts)
+
+    def restore(self, state: AggregatorState[E], shift_ns: int = 0) -> None:
+        """Become one that was captured and had the same bounds; to be called first. Nothing that is called then tells them apart.
+
+        Args:
+            state: From `capture`.
+            shift_ns: How far the clock has moved since; added to every time.
+
+        Raises:
+            WireError: An event cannot be read any more.
+        """
+        self._now_ns = max(0, state.now_ns + shift_ns)
+        self.totals.become(state.totals)
+        self._roster.restore(state.roster, shift_ns)
+        self._segments.restore(state.segments, shift_ns)
+        self._outlet.restore(state.outlet, shift_ns, self._segments.front.occurrence_of)
+        self._due_ns = self._next_due_ns()
+
     # The rules
 
     def _count(self, worker: Worker, events: Iterator[E], out: list[E]) -> None:
@@ -416,6 +442,14 @@ class KVEventAggregator(Generic[E]):
         """Let the first pending clear out without agreement. All else is void, and all start the next segment together."""
         self._outlet.void()
         out.append(self._segments.take_clear_alone().event)
+
+    def _void_and_clear(self, out: list[E]) -> None:
+        """Declare a loss and open its window."""
+        self.totals.clears_loss += self._declare_loss(out)
+        if self._now_ns >= self._outlet.window_until_ns:
+            self._outlet.window_until_ns = self._now_ns + self._loss_window_ns
+            self._outlet.shut()
+            self._outlet.try_open(self._now_ns, out)
 
     def _declare_loss(self, out: list[E]) -> int:
         """Make all votes void and say so with a clear, unless nothing has gone out since the last one (rule S5).

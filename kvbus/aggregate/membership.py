@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from kvbus.aggregate.state import RosterState, WorkerState, bits_of, bytes_of
 from kvbus.errors import UsageError
 
 __all__ = ["Roster", "Worker"]
@@ -110,6 +111,47 @@ class Worker:
             losses.popleft()
         return len(losses) > losses_max
 
+    def capture(self) -> WorkerState:
+        """Return all that is known of it, as plain values."""
+        return WorkerState(
+            worker_id=self.worker_id,
+            bit=bytes_of(self.bit),
+            position=self.position,
+            is_heard=self.is_heard,
+            is_away=self.is_away,
+            quiet_at_ns=self.quiet_at_ns,
+            received=self.received,
+            void=self.void,
+            given_up=self.given_up,
+            rejected=self.rejected,
+            released_before=self._released_before,
+            released_at_join=self._released_at_join,
+            losses_at_ns=list(self._losses_at_ns),
+        )
+
+    @classmethod
+    def restore(cls, state: WorkerState, shift_ns: int) -> Worker:
+        """Return the worker that was captured.
+
+        Args:
+            state: From `capture`.
+            shift_ns: How far the clock has moved since; added to every time.
+        """
+        worker = cls(state.worker_id)
+        worker.bit = bits_of(state.bit)
+        worker.position = state.position
+        worker.is_heard = state.is_heard
+        worker.is_away = state.is_away
+        worker.quiet_at_ns = state.quiet_at_ns + shift_ns
+        worker.received = state.received
+        worker.void = state.void
+        worker.given_up = state.given_up
+        worker.rejected = state.rejected
+        worker._released_before = state.released_before
+        worker._released_at_join = state.released_at_join
+        worker._losses_at_ns.extend(at_ns + shift_ns for at_ns in state.losses_at_ns)
+        return worker
+
 
 class Roster:
     """All workers: those that must agree, those set aside, and the accounts of those that have left.
@@ -201,6 +243,27 @@ class Roster:
     def is_any_away(self) -> bool:
         """Tell whether the seat of a worker is being held."""
         return any(worker.is_away for worker in self._members.values())
+
+    def capture(self) -> RosterState:
+        """Return all that is known of all workers, as plain values."""
+        return RosterState(
+            members=[worker.capture() for worker in self._members.values()],
+            aside=[worker.capture() for worker in self._aside.values()],
+            departed=[worker.capture() for worker in self._departed.values()],
+        )
+
+    def restore(self, state: RosterState, shift_ns: int) -> None:
+        """Become what was captured.
+
+        Args:
+            state: From `capture`.
+            shift_ns: As in `Worker.restore`.
+        """
+        self._members, self._aside, self._departed = (
+            {each.worker_id: Worker.restore(each, shift_ns) for each in workers}
+            for workers in (state.members, state.aside, state.departed)
+        )
+        self.quorum = sum(worker.bit for worker in self._members.values())
 
     def _unseat(self, worker: Worker, released: int) -> None:
         if self._members.pop(worker.worker_id, None) is not None:

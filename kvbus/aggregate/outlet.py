@@ -12,12 +12,13 @@ same block.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic
 
 from kvbus.aggregate.accounts import Totals
 from kvbus.aggregate.membership import Roster
 from kvbus.aggregate.occurrence import E, Occurrence
+from kvbus.aggregate.state import OutletState, PendingState, QueuedState
 
 __all__ = ["Outlet"]
 
@@ -128,6 +129,29 @@ class Outlet(Generic[E]):
         self._queue.clear()
         self.agreed_count = 0
         self.size_bytes = 0
+
+    def capture(self) -> OutletState[E]:
+        """Return what waits and what it waits for, as plain values."""
+        queue = [
+            QueuedState(PendingState(occurrence.event, b"", occurrence.at_ns), is_agreed)
+            for occurrence, is_agreed in self._queue
+        ]
+        return OutletState(self.is_shut, self.window_until_ns, queue)
+
+    def restore(
+        self, state: OutletState[E], shift_ns: int, occurrence_of: Callable[[PendingState[E], int], Occurrence[E]]
+    ) -> None:
+        """Become what was captured; to be called before anything else.
+
+        Args:
+            state: From `capture`.
+            shift_ns: How far the clock has moved since; added to every time.
+            occurrence_of: Makes an occurrence of one that was written down.
+        """
+        self.is_shut = state.is_shut
+        self.window_until_ns = state.window_until_ns + shift_ns
+        for each in state.queue:
+            self._put([occurrence_of(each.pending, shift_ns)], each.is_agreed)
 
     def _put(self, occurrences: Iterable[Occurrence[E]], is_agreed: bool) -> None:
         for occurrence in occurrences:

@@ -33,6 +33,7 @@ from typing import Generic
 from kvbus.aggregate.description import Description, Kind
 from kvbus.aggregate.membership import Worker
 from kvbus.aggregate.occurrence import E, Occurrence, Repeats
+from kvbus.aggregate.state import PendingState, SegmentState, VoterState, bits_of, bytes_of
 from kvbus.errors import WireError
 
 __all__ = ["Segment"]
@@ -300,6 +301,94 @@ class Segment(Generic[E]):
             self._settle(occurrence)
         self._agreed += len(agreed)
         return agreed
+
+    def capture(self) -> SegmentState[E]:
+        """Return everything pending, as plain values.
+
+        Cost: 1 µs an occurrence.
+        """
+        lines = {
+            id(later): number - repeats.front
+            for repeats in self._repeats.values()
+            for number, later in repeats.later.items()
+        }
+        pending = [occurrence for occurrence in self._order if occurrence.voters]
+        index_of = {id(occurrence): index for index, occurrence in enumerate(pending)}
+        return SegmentState(
+            pending=[
+                PendingState(each.event, bytes_of(each.voters), each.at_ns, lines.get(id(each), 0)) for each in pending
+            ],
+            voters=[
+                VoterState(bytes_of(bit), [index_of[id(vote)] for vote in voter.log if vote.voters & bit])
+                for bit, voter in self._voters.items()
+            ],
+            closing=None
+            if self.closing is None
+            else PendingState(self.closing.event, bytes_of(self.closing.voters), self.closing.at_ns),
+        )
+
+    def restore(self, state: SegmentState[E], shift_ns: int, workers: dict[int, Worker]) -> None:
+        """Become what was captured; to be called before anything else.
+
+        What is agreed is not in there, so each worker's count of votes begins with what it has pending.
+
+        Args:
+            state: From `capture`.
+            shift_ns: How far the clock has moved since; added to every time.
+            workers: By bit.
+
+        Raises:
+            WireError: An event cannot be read any more.
+
+        Cost: that of describing each event, and 1 µs.
+        """
+        pending = [self.occurrence_of(each, shift_ns) for each in state.pending]
+        for occurrence, written in zip(pending, state.pending, strict=True):
+            self._order.append(occurrence)
+            self.count += 1
+            self.size_bytes += occurrence.size_bytes
+            if written.line:
+                occurrence.event = self._pending[
+                    occurrence.event
+                ].event  # one object, since buckets tell keys by identity
+                self._repeats.setdefault(occurrence.event, Repeats()).later[written.line] = occurrence
+            else:
+                self._pending[occurrence.event] = occurrence
+                self._file(occurrence)
+        for voter_state in state.voters:
+            bit = bits_of(voter_state.bit)
+            voter = self._voters[bit] = _Voter(workers[bit])
+            voter.log = [pending[index] for index in voter_state.log]
+            voter.cast = len(voter.log)
+            for repeats in self._repeats.values():
+                cast = [number for number, later in repeats.later.items() if later.voters & bit]
+                if cast:
+                    repeats.next_of[bit] = max(cast) + 1
+        if state.closing is not None:
+            self.closing = self.occurrence_of(state.closing, shift_ns)
+            self.size_bytes += self.closing.size_bytes
+
+    def occurrence_of(self, written: PendingState[E], shift_ns: int) -> Occurrence[E]:
+        """Return the occurrence that was written down, described anew.
+
+        Args:
+            written: As captured.
+            shift_ns: As in `restore`.
+
+        Raises:
+            WireError: The event cannot be read any more.
+        """
+        kind, bucket, size_bytes = self._describe(written.event)
+        if size_bytes < len(_SIZES):
+            size_bytes = _SIZES[size_bytes]
+        return Occurrence(written.event, bits_of(written.voters), written.at_ns + shift_ns, kind, bucket, size_bytes)
+
+    def _file(self, occurrence: Occurrence[E]) -> None:
+        """Let other spellings of a pending event find it."""
+        if occurrence.bucket is not None and self._same is not None:
+            found = self._buckets.setdefault(occurrence.bucket, occurrence.event)
+            if found is not occurrence.event:
+                self._enter_crowd(occurrence.event, occurrence.bucket, found)
 
     def _meet(self, event: E, now_ns: int) -> Occurrence[E]:
         """Return the occurrence that a copy with an unknown key is for: a pending one in another spelling, or a new one.

@@ -15,6 +15,7 @@ from kvbus.aggregate.description import Description
 from kvbus.aggregate.membership import Roster, Worker
 from kvbus.aggregate.occurrence import E, Occurrence
 from kvbus.aggregate.segment import Segment
+from kvbus.aggregate.state import SegmentState
 
 __all__ = ["Segments"]
 
@@ -148,3 +149,22 @@ class Segments(Generic[E]):
                     segment.size_bytes -= closing.size_bytes
                     break
         self.open = deque(reached)
+
+    def capture(self) -> list[SegmentState[E]]:
+        """Return everything pending in every segment, as plain values."""
+        return [segment.capture() for segment in self.open]
+
+    def restore(self, states: list[SegmentState[E]], shift_ns: int) -> None:
+        """Become what was captured, when the roster has been restored.
+
+        Args:
+            states: From `capture`.
+            shift_ns: How far the clock has moved since; added to every time.
+
+        Raises:
+            WireError: An event cannot be read any more.
+        """
+        workers = {worker.bit: worker for worker in self._roster}
+        self.open = deque(Segment(self._describe, self._same) for _ in states)
+        for segment, state in zip(self.open, states, strict=True):
+            segment.restore(state, shift_ns, workers)
