@@ -224,6 +224,27 @@ class StreamReceiver:
         self._rules.live(seq, None, now_ns, out)
         return self._done(out)
 
+    def resume(self, position: int, witness: tuple[int, bytes] | None) -> None:
+        """Go on where another process ended, which may be long ago; to be called before anything else.
+
+        As after `disconnected`: what comes live waits until the next `reconnected` has found out whose it is.
+
+        Args:
+            position: The next number wanted.
+            witness: Number and bytes of the last batch that was delivered in this epoch; `None` = nothing was.
+
+        Raises:
+            UsageError: There is no replay endpoint, so nobody can tell what was missed: declare a loss and begin live.
+        """
+        if self._aided is None:
+            raise UsageError("a stream without a replay endpoint cannot be resumed")
+        if witness is not None:
+            self._order.mark.resume(position, *witness)
+        else:
+            self._order.mark.begin_epoch(position)
+        self._aided.resumed()
+        self._refresh()
+
     def disconnected(self, now_ns: int) -> list[StreamOutput]:
         """Say that the live connection is down: what comes after the next `reconnected` may be another life of the publisher.
 

@@ -230,6 +230,11 @@ class ReplayRules:
             self._is_live_proven = False
             order.drop_held(out)
 
+    def resumed(self) -> None:
+        """Note that another process followed this stream before: there was a connection, and it is down."""
+        self._has_been_connected = True
+        self.disconnected([])
+
     def reconnected(self, now_ns: int, out: list[StreamOutput]) -> None:
         """Ask for what was missed, and for the witness, since the live connection is up (again).
 

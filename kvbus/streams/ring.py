@@ -95,6 +95,18 @@ class ReplayRing:
         while len(self._seqs) - self._head > self.batches_max or self.kept_bytes > self.bytes_max:
             self._evict()
 
+    def restart(self, next_seq: int) -> None:
+        """Forget every batch and go on with any number.
+
+        Args:
+            next_seq: Number that the next batch will have, ≥ 0.
+        """
+        self._seqs.clear()
+        self._batches.clear()
+        self._head = 0
+        self.kept_bytes = 0
+        self.next_seq = next_seq
+
     def read(self, start_seq: int, batches_max: int, bytes_max: int) -> list[KeptBatch]:
         """Return kept batches from a number on.
 

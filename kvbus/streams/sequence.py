@@ -189,6 +189,18 @@ class Watermark:
                 self._prints[seq % REMEMBERED] = None
         self.position = stop_seq
 
+    def resume(self, position: int, seq: int, payload: bytes) -> None:
+        """Stand where another process stood.
+
+        Args:
+            position: Next number wanted.
+            seq: Number of the last batch that was delivered in this epoch, below `position`.
+            payload: Its bytes.
+        """
+        self.begin_epoch(position)
+        self.is_fresh = False
+        self._witness = Witness(seq, print_of(payload))
+
     def begin_epoch(self, position: int) -> None:
         """Forget everything: another life of the publisher.
 

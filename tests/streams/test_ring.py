@@ -95,3 +95,13 @@ def test_equals_a_plain_list_under_random_use() -> None:
             assert [b for b in plain if b.seq >= start][:7] == ring.read(start, 7, 10**9)
             assert len(plain) == len(ring)
             assert (plain[0].seq if plain else ring.next_seq) == ring.oldest_seq
+
+
+def test_restart_forgets_and_goes_on_with_any_number() -> None:
+    """A broker that comes back has another past than the one it was made with."""
+    ring = ReplayRing(10, 100)
+    ring.append(5, b"t", b"x")
+    ring.restart(3)
+    assert (0, 3, 3, 0) == (len(ring), ring.oldest_seq, ring.next_seq, ring.kept_bytes)
+    ring.append(3, b"t", b"y")
+    assert [3] == [batch.seq for batch in ring.read(0, 10, 100)]
