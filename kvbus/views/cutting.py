@@ -21,7 +21,18 @@ from kvbus.wire.head import Form, form_of, read_head
 from kvbus.wire.reading import decode_event, unwrap
 from kvbus.wire.writing import Encoding, encode_event
 
-__all__ = ["StoreCutter", "clear_of", "convert_event", "has_tokens", "removal_of", "runs_of"]
+__all__ = [
+    "StoreCutter",
+    "clear_of",
+    "convert_event",
+    "cut_event",
+    "decode_store",
+    "fits_its_blocks",
+    "has_tokens",
+    "removal_of",
+    "runs_of",
+    "write_event",
+]
 
 _MAP_FIRST = (*range(0x80, 0x90), 0xDE, 0xDF)
 
@@ -62,8 +73,8 @@ class StoreCutter:
         """
         self.raw = raw
         self._form, self._inner = _form_and_encoding(raw)
-        self._event = _decode_store(raw)
-        self._fits = _fits(self._event)
+        self._event = decode_store(raw)
+        self._fits = fits_its_blocks(self._event)
 
     def cut(self, start: int, stop: int) -> bytes:
         """Return a store of the blocks `[start, stop)` alone.
@@ -78,25 +89,40 @@ class StoreCutter:
         Cost: 2 to 4 µs for 500 bytes.
         """
         event = self._event
-        hashes = event.block_hashes
-        if start == 0 and stop == len(hashes):
+        if start == 0 and stop == len(event.block_hashes):
             return self.raw
-        is_chain = not event.is_placeholder or event.parent_block_hash is not None
-        changes: dict[str, Any] = {
-            "block_hashes": hashes[start:stop],
-            "parent_block_hash": event.parent_block_hash if start == 0 else hashes[start - 1] if is_chain else None,
-        }
-        if not self._fits:
-            changes.update(token_ids=[], block_size=0, extra_keys=None, lookahead_token_ids=None)
-        else:
-            size = event.block_size or 0
-            if event.token_ids:
-                changes["token_ids"] = event.token_ids[start * size : stop * size]
-            for name in ("extra_keys", "lookahead_token_ids"):
-                value = getattr(event, name)
-                changes[name] = None if value is None else value[start:stop]
-        changes["extra"] = _cut_extra(event, start, stop)
-        return _written(msgspec.structs.replace(event, **changes), self._form, self._inner)
+        return write_event(cut_event(event, start, stop, self._fits), self._form, self._inner)
+
+
+def cut_event(event: BlockStored, start: int, stop: int, fits: bool | None = None) -> BlockStored:
+    """Return a store of the blocks `[start, stop)` alone.
+
+    Args:
+        event: The whole one.
+        start: Index of the first block wanted.
+        stop: The index after the last one.
+        fits: What `fits_its_blocks` says of the event, where that is known.
+
+    Returns:
+        The piece; a placeholder where nobody can say which tokens belong to which block.
+    """
+    hashes = event.block_hashes
+    is_chain = not event.is_placeholder or event.parent_block_hash is not None
+    changes: dict[str, Any] = {
+        "block_hashes": hashes[start:stop],
+        "parent_block_hash": event.parent_block_hash if start == 0 else hashes[start - 1] if is_chain else None,
+    }
+    if not (fits_its_blocks(event) if fits is None else fits):
+        changes.update(token_ids=[], block_size=0, extra_keys=None, lookahead_token_ids=None)
+    else:
+        size = event.block_size or 0
+        if event.token_ids:
+            changes["token_ids"] = event.token_ids[start * size : stop * size]
+        for name in ("extra_keys", "lookahead_token_ids"):
+            value = getattr(event, name)
+            changes[name] = None if value is None else value[start:stop]
+    changes["extra"] = _cut_extra(event, start, stop)
+    return msgspec.structs.replace(event, **changes)
 
 
 def convert_event(raw: bytes, form: Form) -> bytes:
@@ -112,7 +138,7 @@ def convert_event(raw: bytes, form: Form) -> bytes:
     if form_of(raw) is form:
         return raw
     try:
-        return _written(decode_event(raw), form, "map" if form is Form.MAP else "array")
+        return write_event(decode_event(raw), form, "map" if form is Form.MAP else "array")
     except (DecodeError, UsageError):
         return raw
 
@@ -126,7 +152,7 @@ def removal_of(hashes: list[BlockHash], facets: Facets, form: Form) -> bytes:
         form: How to write it.
     """
     event = BlockRemoved(hashes, facets.medium, facets.group_idx, facets.locality, facets.ownership)
-    return _written(event, form, "map" if form is Form.MAP else "array")
+    return write_event(event, form, "map" if form is Form.MAP else "array")
 
 
 def has_tokens(raw: bytes) -> bool:
@@ -148,7 +174,7 @@ def clear_of(form: Form) -> bytes:
     Args:
         form: How to write it.
     """
-    return _written(AllBlocksCleared(), form, "map" if form is Form.MAP else "array")
+    return write_event(AllBlocksCleared(), form, "map" if form is Form.MAP else "array")
 
 
 def runs_of(flags: Iterable[bool]) -> Iterator[tuple[int, int]]:
@@ -178,8 +204,12 @@ def _form_and_encoding(raw: bytes) -> tuple[Form, Encoding]:
     return form_of(raw), "map" if unwrap(raw, "$")[0] in _MAP_FIRST else "array"
 
 
-def _decode_store(raw: bytes) -> BlockStored:
-    """Decode a store; one of which only the head can be read becomes a placeholder of its blocks."""
+def decode_store(raw: bytes) -> BlockStored:
+    """Decode a store; one of which only the head can be read becomes a placeholder of its blocks.
+
+    Args:
+        raw: A store whose head can be read.
+    """
     try:
         event = decode_event(raw)
         assert isinstance(event, BlockStored)
@@ -200,8 +230,12 @@ def _decode_store(raw: bytes) -> BlockStored:
         )
 
 
-def _fits(event: BlockStored) -> bool:
-    """Tell whether everything that a store says per block is there for each of its blocks."""
+def fits_its_blocks(event: BlockStored) -> bool:
+    """Tell whether everything that a store says per block is there for each of its blocks.
+
+    Args:
+        event: Any store; a placeholder fits.
+    """
     count = len(event.block_hashes)
     per_block = (event.extra_keys, event.lookahead_token_ids)
     if any(value is not None and len(value) != count for value in per_block):
@@ -222,7 +256,16 @@ def _cut_extra(event: BlockStored, start: int, stop: int) -> dict[str, Any]:
     return extra
 
 
-def _written(event: Any, form: Form, encoding: Encoding) -> bytes:
-    """Encode an event, in a bin where that is its form."""
+def write_event(event: Any, form: Form, encoding: Encoding) -> bytes:
+    """Encode an event, in a bin where that is its form.
+
+    Args:
+        event: Any event.
+        form: Form wanted.
+        encoding: What is in the bin; the same as `form` where that is none.
+
+    Raises:
+        UsageError: It holds what msgpack cannot carry.
+    """
     raw = encode_event(event, encoding)
     return msgspec.msgpack.encode(raw) if form is Form.NESTED else raw
