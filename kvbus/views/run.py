@@ -1,17 +1,60 @@
 """A run: released events of one group, one data-parallel rank and one form, in order, on their way into the views.
 
-It is filled once, grouped once by what views filter on, and encoded once per different choice among its events, so that ten
-views which want the same share one payload.
+It is filled once, grouped once by what views filter on, spelt once per spelling and encoded once per different choice among its
+events, so that ten views which want the same share one payload. What depends on the state at the moment of release (copies,
+placeholders) was worked out then and lies beside the events that it changes, which are few.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from kvbus.events import Facets
+from kvbus.views.encoding import PASSTHROUGH, EventEncoder
 from kvbus.views.filters import EventFilter, SpecKinds
 from kvbus.wire.envelope import join_batch
 from kvbus.wire.head import Form
 
-__all__ = ["Run"]
+__all__ = ["PLAIN", "Run", "Selection", "Shape"]
+
+
+class Shape(NamedTuple):
+    """How a view wants what it takes.
+
+    Attributes:
+        encoder: Spelling of each event.
+        counts_copies: Whether only the first store and the last removal of a block go out (rule V8).
+        resolves: Whether placeholders go out with what is known of their blocks (rule V7).
+        fill_rank: Rank to write where there is none; `None` = nil stays nil.
+    """
+
+    encoder: EventEncoder
+    counts_copies: bool = False
+    resolves: bool = False
+    fill_rank: int | None = None
+
+
+PLAIN = Shape(EventEncoder(PASSTHROUGH))
+"""Everything as it came."""
+
+
+class Selection(NamedTuple):
+    """What a view takes of a run. `sent + suppressed + dropped` are the events that its filter takes.
+
+    Attributes:
+        sent: Released events of which something goes out.
+        suppressed: Events about further copies only, which a view that counts does not announce.
+        dropped: Events that the spelling has no words for.
+        payload: One batch; empty when nothing goes out.
+    """
+
+    sent: int
+    suppressed: int
+    dropped: int
+    payload: bytes
+
+
+_NOTHING = Selection(0, 0, 0, b"")
 
 
 class Run:
@@ -25,11 +68,14 @@ class Run:
         events: Raw events, verbatim, in order of release.
         facets: What a view filters on, one per event.
         size_bytes: Sum of the events' bytes.
+        worker_topic: Topic under which the group's workers publish.
     """
 
     __slots__ = (
-        "_payloads",
+        "_altered",
+        "_selections",
         "_spec_kinds",
+        "_spelt",
         "data_parallel_rank",
         "events",
         "facets",
@@ -37,10 +83,18 @@ class Run:
         "group",
         "size_bytes",
         "ts",
+        "worker_topic",
     )
 
     def __init__(
-        self, group: str, data_parallel_rank: int | None, form: Form, ts: float, spec_kinds: SpecKinds
+        self,
+        group: str,
+        data_parallel_rank: int | None,
+        form: Form,
+        ts: float,
+        spec_kinds: SpecKinds,
+        *,
+        worker_topic: bytes = b"",
     ) -> None:
         """Begin an empty run.
 
@@ -50,6 +104,7 @@ class Run:
             form: Form of the events to come.
             ts: Engine time of the batch that completes the first.
             spec_kinds: What the stores of this group and rank have named; a removal names no kind itself.
+            worker_topic: Topic under which the group's workers publish.
         """
         self.group = group
         self.data_parallel_rank = data_parallel_rank
@@ -59,7 +114,10 @@ class Run:
         self.facets: list[Facets] = []
         self.size_bytes = 0
         self._spec_kinds = spec_kinds
-        self._payloads: dict[frozenset[Facets], bytes] = {}
+        self.worker_topic = worker_topic
+        self._altered: dict[tuple[bool, bool], dict[int, tuple[bytes, ...]]] = {}
+        self._spelt: dict[EventEncoder, dict[bytes, tuple[bytes, ...]]] = {}
+        self._selections: dict[tuple[frozenset[Facets], Shape], Selection] = {}
 
     def append(self, event: bytes, facets: Facets, ts: float) -> None:
         """Add one released event.
@@ -75,30 +133,78 @@ class Run:
         self.size_bytes += len(event)
         self.ts = max(ts, self.ts)
 
-    def select(self, wanted: EventFilter) -> tuple[int, bytes]:
-        """Encode what a filter takes of this run.
+    def alter(self, counts_copies: bool, resolves: bool, events: tuple[bytes, ...]) -> None:
+        """Say what goes out for the last event in views that count copies, resolve placeholders, or do both.
+
+        Args:
+            counts_copies: Which views, as in `Shape`.
+            resolves: Which views, as in `Shape`.
+            events: What goes out instead, in order; empty = nothing.
+        """
+        self._altered.setdefault((counts_copies, resolves), {})[len(self.events) - 1] = events
+
+    def select(self, wanted: EventFilter, shape: Shape = PLAIN) -> Selection:
+        """Encode what a view takes of this run.
 
         Args:
             wanted: The view's filter.
+            shape: How it wants it.
 
         Returns:
-            How many events it takes, and one batch with them (empty bytes when none).
+            One batch, and what became of the events that the filter takes; shared by all views that choose alike.
 
-        Cost: one look-up per different facets and view; encoding once per different choice.
+        Cost: one look-up per different facets and view; spelling once per event and spelling; encoding once per choice.
         """
         kinds = dict.fromkeys(self.facets)
         taken = frozenset(facets for facets in kinds if self._is_wanted(facets, wanted))
         if not taken:
-            return 0, b""
-        if len(taken) == len(kinds):
-            events = self.events
-        else:
-            events = [event for event, facets in zip(self.events, self.facets, strict=True) if facets in taken]
-        payload = self._payloads.get(taken)
-        if payload is None:
-            payload = join_batch(self.ts, events, self.data_parallel_rank)
-            self._payloads[taken] = payload
-        return len(events), payload
+            return _NOTHING
+        altered = self._altered.get((shape.counts_copies, shape.resolves))
+        if altered is None:
+            # Nothing in this run depends on it, so it is no other choice.
+            shape = shape._replace(counts_copies=False, resolves=False)
+        selection = self._selections.get((taken, shape))
+        if selection is None:
+            is_all = len(taken) == len(kinds)
+            selection = self._encode(None if is_all else taken, shape, altered)
+            self._selections[taken, shape] = selection
+        return selection
+
+    def _encode(
+        self, taken: frozenset[Facets] | None, shape: Shape, altered: dict[int, tuple[bytes, ...]] | None
+    ) -> Selection:
+        """Encode events of some facets; `None` = of all."""
+        events, facets = self.events, self.facets
+        rank = shape.fill_rank if self.data_parallel_rank is None else self.data_parallel_rank
+        if altered is None and shape.encoder.is_passthrough:
+            if taken is not None:
+                events = [event for event, each in zip(events, facets, strict=True) if each in taken]
+            return Selection(len(events), 0, 0, join_batch(self.ts, events, rank))
+        out: list[bytes] = []
+        sent = suppressed = dropped = 0
+        for index, event in enumerate(events):
+            if taken is not None and facets[index] not in taken:
+                continue
+            pieces = (event,) if altered is None else altered.get(index, (event,))
+            if not pieces:
+                suppressed += 1
+                continue
+            before = len(out)
+            for piece in pieces:
+                out += self._spell(piece, shape.encoder)
+            if len(out) > before:
+                sent += 1
+            else:
+                dropped += 1
+        return Selection(sent, suppressed, dropped, join_batch(self.ts, out, rank) if out else b"")
+
+    def _spell(self, event: bytes, encoder: EventEncoder) -> tuple[bytes, ...]:
+        """Spell an event, once for all views that spell alike."""
+        spelt = self._spelt.setdefault(encoder, {})
+        pieces = spelt.get(event)
+        if pieces is None:
+            pieces = spelt[event] = encoder.encode(event)
+        return pieces
 
     def _is_wanted(self, facets: Facets, wanted: EventFilter) -> bool:
         """Judge one kind of event; of a clear, its scope is what its facets name."""

@@ -74,7 +74,7 @@ class View:
 
         Invariant: numbers are dense from 0, and a number is used only after the encoding has succeeded.
         """
-        count, payload = run.select(self._wanted)
+        count, _, _, payload = run.select(self._wanted)
         self._filtered_events += len(run.events) - count
         if not count:
             return None
