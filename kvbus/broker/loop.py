@@ -62,7 +62,7 @@ class BrokerLoop:
         """
         self._config = config
         self._tell = tell
-        self.node = BrokerNode(config, random.Random(seed))
+        self.node = BrokerNode(config, random.Random(seed), time.time_ns() // 1000)
         self.endpoints: dict[str, str] = {}
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._is_stopping = False
@@ -191,13 +191,13 @@ class BrokerLoop:
         """Read one share of replay requests."""
         output = self.node.outputs[index]
         for frames in receive_frames(self._routers[index].socket, SHARE_MESSAGES):
-            refusal = output.replay.receive(frames)
+            refusal = output.receive_request(frames)
             if refusal is not None:
                 self.node.tell_refused_request(output, refusal)
 
     def _finish(self, now_ns: int) -> None:
         """Send what is left."""
-        self.node.flush()
+        self.node.finish()
         self._send(now_ns)
 
     def _open_views(self, stack: ExitStack) -> None:

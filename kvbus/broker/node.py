@@ -34,6 +34,7 @@ from kvbus.config import BrokerConfig
 from kvbus.errors import DecodeError, FrameError
 from kvbus.streams.outputs import AskReplay, CancelReplay, Deliver, Dropped, Lost, NewEpoch, StreamOutput
 from kvbus.streams.serving import Refusal
+from kvbus.views.residency import Residency
 from kvbus.wire.envelope import Envelope, split_batch
 from kvbus.wire.frames import ReplayEnd, read_live, read_replay_reply, replay_request
 
@@ -97,19 +98,25 @@ class BrokerNode:
         refusals: Messages turned away, by reason.
     """
 
-    def __init__(self, config: BrokerConfig, rng: random.Random) -> None:
+    def __init__(self, config: BrokerConfig, rng: random.Random, clock_seq: int = 0) -> None:
         """Lay out sources, groups and views.
 
         Args:
             config: Checked by `validate()`.
             rng: For jitter; the same seed and input give the same output.
+            clock_seq: First number of views whose numbers come from the clock: microseconds since 1970, so that nobody publishes
+                fast enough to overtake it.
         """
         self._config = config
         self._intake = Intake(config, rng)
         self.sources: list[Source] = self._intake.sources
         self._members = {group: Membership(workers) for group, workers in self._intake.workers.items()}
         self._groups: dict[tuple[str, int | None], RankGroup] = {}
-        self.outputs = [Output(view) for view in config.views]
+        self._residencies: list[Residency] = []
+        self.outputs = [
+            Output(view, self._residencies, rng=rng, first_seq=clock_seq if view.numbers_from == "clock" else 0)
+            for view in config.views
+        ]
         self.refusals = Refusals()
         self._batches_received = 0
         self._asks: dict[int, _Ask] = {}
@@ -217,7 +224,7 @@ class BrokerNode:
             self._apply(stream, stream.receiver.disconnected(now_ns), now_ns)
 
     def on_time(self, now_ns: int) -> None:
-        """Do what is due: recovery, probes, votes that are too old, clears that waited long enough.
+        """Do what is due: recovery, probes, votes that are too old, clears that waited long enough, heartbeats, snapshots.
 
         Args:
             now_ns: Monotonic time, nanoseconds.
@@ -233,6 +240,10 @@ class BrokerNode:
             due = group.aggregator.deadline_ns
             if due is not None and due <= now_ns:
                 group.collect(group.aggregator.expire(now_ns))
+        if any(output.needs_all for output in self.outputs):
+            self.flush()
+        for index, output in enumerate(self.outputs):
+            self._output += [Outgoing(index, frames) for frames in output.on_time(now_ns)]
 
     @property
     def deadline_ns(self) -> int | None:
@@ -243,6 +254,7 @@ class BrokerNode:
         dues = [stream.receiver.deadline_ns for source in self.sources for stream in source.streams.values()]
         dues += [source.discover_at_ns for source in self.sources]
         dues += [group.aggregator.deadline_ns for group in self._groups.values()]
+        dues += [output.deadline_ns for output in self.outputs]
         return min((due for due in dues if due is not None), default=None)
 
     def flush(self) -> None:
@@ -250,6 +262,12 @@ class BrokerNode:
         for group in self._groups.values():
             group.finish_run()
             self._publish(group)
+
+    def finish(self) -> None:
+        """Hand over everything that still waits for its turn. To be called once, before the end."""
+        self.flush()
+        for index, output in enumerate(self.outputs):
+            self._output += [Outgoing(index, frames) for frames in output.finish()]
 
     def take_output(self) -> list[Outgoing]:
         """Return messages to publish, in order, and forget them."""
@@ -310,6 +328,8 @@ class BrokerNode:
         if group is None:
             group = RankGroup(group_name, rank, members.quorum(rank), self._config)
             self._groups[group_name, rank] = group
+            if group.residency is not None:
+                self._residencies.append(group.residency)
         return group
 
     def _deliver(self, stream: Stream, envelope: Envelope, now_ns: int) -> None:

@@ -1,15 +1,36 @@
-"""One view on its way out: its batches as messages, kept for those who ask again."""
+"""One view on its way out: its batches as messages, kept for those who ask again, and a snapshot for those who come too late.
+
+Numbers are what a view spends: a router that joins is given one message for each number since 0. So an idle view beats at
+doubling intervals, events are sent in runs, and at `numbers_max` the view does what its consumers understand: it lets them jump,
+or begins a new epoch.
+
+**A new epoch** is begun by the view itself, never because a client asked. While the snapshot is being built the old numbers go
+on; then the first batches from 0 are the clear, the snapshot and what was published meanwhile, a slice at a time, and whatever
+is released before they are out waits behind them.
+"""
 
 from __future__ import annotations
 
+import random
+from collections import deque
+from collections.abc import Sequence
+
+from kvbus.broker.heartbeat import Heartbeat
+from kvbus.broker.snapshots import SLICE_BLOCKS, SnapshotDesk
 from kvbus.config import ViewConfig
-from kvbus.streams.ring import ReplayRing
-from kvbus.streams.serving import ReplayServer
+from kvbus.errors import FrameError
+from kvbus.streams.ring import KeptBatch, ReplayRing
+from kvbus.streams.serving import Refusal, ReplayServer
+from kvbus.views.residency import Residency
 from kvbus.views.run import Run
+from kvbus.views.snapshot import SnapshotBuilder
 from kvbus.views.view import View
-from kvbus.wire.frames import live_message
+from kvbus.wire.envelope import join_batch
+from kvbus.wire.frames import live_message, read_replay_request
 
 __all__ = ["Output"]
+
+_NS = 1_000_000_000
 
 
 class Output:
@@ -19,18 +40,68 @@ class Output:
         view: Filter and numbers.
         topic: First frame of every message.
         replay: Answers to replay requests, to be sent by the owner of the ROUTER.
+        desk: Snapshots for requests that the ring cannot answer; `None` where the view makes none.
+        epochs_count: New epochs that the view has begun by itself.
     """
 
-    def __init__(self, config: ViewConfig) -> None:
-        """Begin at number 0 with nothing kept.
+    def __init__(
+        self,
+        config: ViewConfig,
+        residencies: Sequence[Residency] = (),
+        *,
+        rng: random.Random | None = None,
+        first_seq: int = 0,
+    ) -> None:
+        """Begin with nothing kept.
 
         Args:
             config: What the view carries and how much it keeps.
+            residencies: What the released events of each group and rank leave behind; may grow. Each must have folded what is
+                offered here, and nothing beyond it, whenever `on_time` is called.
+            rng: For what tells empty batches of one epoch from those of another.
+            first_seq: Number of the first batch.
         """
-        self.view = View(config.name, config.filter)
+        self.view = View(config.name, config.filter, first_seq)
         self.topic = config.topic.encode()
-        self._ring = ReplayRing(config.buffer_batches, config.buffer_bytes)
+        self.epochs_count = 0
+        self._config = config
+        self._residencies = residencies
+        self._rng = rng or random.Random(0)
+        self._ring = ReplayRing(config.buffer_batches, config.buffer_bytes, first_seq)
         self.replay = ReplayServer(self._ring, old_form=config.old_replay_form)
+        fill_max = config.numbers_max if config.on_many == "jump" else None
+        self.desk = SnapshotDesk(config.filter, residencies, fill_max) if config.snapshot else None
+        self._heartbeat = Heartbeat(round(config.heartbeat_s * _NS))
+        self._sent_ns: int | None = None
+        self._now_ns = 0
+        self._rank: int | None = None
+        self._ts = 0.0
+        self._empty = b""
+        self._epoch_at: int | None = config.numbers_max if config.on_many == "epoch" else None
+        self._epoch_builder: SnapshotBuilder | None = None
+        # Payloads that wait for a number of the new epoch: while it is built those after its snapshot, then all of them.
+        self._backlog: deque[bytes] = deque()
+        self._offered_batches = self._offered_bytes = 0
+        self._is_turning = False
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When `on_time` has something to do, monotonic nanoseconds; `None` = not before something else happens."""
+        desk = self.desk
+        if self._is_turning or self._epoch_builder or (desk is not None and (desk.is_building or desk.wishes_count)):
+            return self._now_ns + 1
+        beat_ns = self._heartbeat.due_ns
+        if self._sent_ns is not None and self._config.heartbeat_s:
+            beat_ns = self._sent_ns + round(self._config.heartbeat_s * _NS)
+        dues = (beat_ns, None if desk is None else desk.deadline_ns)
+        return min((due for due in dues if due is not None), default=None)
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether everything released must have been offered before the next `on_time`, which is going to copy a residency."""
+        desk = self.desk
+        has_wish = desk is not None and desk.wishes_count > 0 and not desk.is_building
+        return has_wish or (self._is_epoch_due and self._epoch_builder is None)
 
     def offer(self, run: Run) -> list[bytes] | None:
         """Take what the view wants of a run.
@@ -39,10 +110,146 @@ class Output:
             run: Released events, complete; it is not changed.
 
         Returns:
-            The message to publish, `[topic, seq:8 BE, payload]`, also kept for replay; `None` when nothing of it is wanted.
+            The message to publish, `[topic, seq:8 BE, payload]`, also kept for replay; `None` when nothing of it is wanted, or
+            it waits behind the first batches of a new epoch and comes out of `on_time`.
         """
-        batch = self.view.offer(run)
-        if batch is None:
+        payload = self.view.offer(run)
+        if payload is None:
             return None
-        self._ring.append(batch.seq, self.topic, batch.payload)
-        return live_message(self.topic, batch.seq, batch.payload)
+        if not self._empty:
+            self._rank, self._ts = run.data_parallel_rank, run.ts
+            self._renew_empty()
+        if self._is_turning or self._epoch_builder is not None:
+            self._backlog.append(payload)
+            self._offered_batches += 1
+            self._offered_bytes += len(payload)
+        return None if self._is_turning else self._publish(payload)
+
+    def receive_request(self, frames: Sequence[bytes]) -> Refusal | None:
+        """Take one message that arrived at the ROUTER.
+
+        Args:
+            frames: The whole message, identity first.
+
+        Returns:
+            `None` when it will be answered, else why not; refusals are counted and never answered.
+        """
+        if self.desk is None or not self._empty:
+            return self.replay.receive(frames)
+        try:
+            start_seq = read_replay_request(frames[1:])
+        except FrameError:
+            return self.replay.receive(frames)
+        if start_seq >= self._ring.oldest_seq:
+            return self.replay.request(frames[0], start_seq)
+        return self.desk.ask(frames[0], start_seq, self._ring, self.replay)
+
+    def on_time(self, now_ns: int) -> list[list[bytes]]:
+        """Do what is due: one slice of a snapshot, one of a new epoch, a heartbeat.
+
+        Args:
+            now_ns: Monotonic time, nanoseconds.
+
+        Returns:
+            Messages to publish, in order, behind those of `offer`; kept for replay already.
+
+        Cost: O(1) when nothing is due; at most a few milliseconds.
+        """
+        messages: list[list[bytes]] = []
+        self._now_ns = now_ns
+        if self._sent_ns is not None:
+            # Sent after the last call: right after it, as a rule; where calls are rare, nobody knows, and later is right.
+            is_known = now_ns - self._sent_ns <= self._config.heartbeat_s * _NS
+            self._heartbeat.sent(self._sent_ns if is_known else now_ns)
+            self._sent_ns = None
+        if self._is_turning:
+            self._drain(messages)
+        elif self._is_epoch_due:
+            self._prepare_epoch(messages)
+        elif self.desk is not None:
+            self._serve_late(self.desk, messages)
+        if self._heartbeat.beat(now_ns) and not self._is_turning:
+            messages.append(self._publish(self._empty))
+            self._sent_ns = None  # a heartbeat does not end the silence
+        return messages
+
+    def finish(self) -> list[list[bytes]]:
+        """Return every message that still waits for its turn; before the end."""
+        messages: list[list[bytes]] = []
+        while self._is_turning:
+            more: list[list[bytes]] = []
+            self._drain(more)
+            messages += more
+        return messages
+
+    @property
+    def _is_epoch_due(self) -> bool:
+        """Whether the view has used up the numbers of its epoch."""
+        return self._epoch_at is not None and self.view.next_seq >= self._epoch_at
+
+    def _publish(self, payload: bytes) -> list[bytes]:
+        """Number a payload, keep it and return its message."""
+        seq = self.view.take_number()
+        self._ring.append(seq, self.topic, payload)
+        self._sent_ns = self._now_ns
+        return live_message(self.topic, seq, payload)
+
+    def _renew_empty(self) -> None:
+        """Make the empty batch of this epoch.
+
+        There is one for heartbeats, markers and fill alike, so that a client which was cut off in the middle of the fill finds
+        the batch that it had. A fraction of a second is added to the time, drawn once per epoch: two epochs would else have
+        equal batches under equal numbers, and a client that compares (rule S4) would take the one for the other.
+        """
+        self._empty = join_batch(self._ts + self._rng.random(), [], self._rank)
+
+    def _serve_late(self, desk: SnapshotDesk, messages: list[list[bytes]]) -> None:
+        """Answer requests from before the ring, or do one slice of what they wait for."""
+        now_ns = self._now_ns
+        desk.tidy(now_ns)
+        if not desk.is_building:
+            desk.answer(self._ring, self.replay, now_ns)
+            start_seq = desk.latest_start
+            if start_seq is None:
+                return
+            missing = desk.begin() + 1 - (self.view.next_seq - start_seq)
+            messages += [self._publish(self._empty) for _ in range(max(1, missing))]
+            desk.mark(KeptBatch(self.view.next_seq - 1, self.topic, self._empty))
+        if desk.step(now_ns):
+            desk.answer(self._ring, self.replay, now_ns)
+
+    def _prepare_epoch(self, messages: list[list[bytes]]) -> None:
+        """Build one slice of the snapshot with which the next epoch begins; when it is complete, begin."""
+        if self._epoch_builder is None:
+            self._epoch_builder = SnapshotBuilder(residency.freeze(self.view.wanted) for residency in self._residencies)
+        # What is published meanwhile is bounded like the ring; past that, the rest is built at once.
+        is_late = self._offered_bytes > self._config.buffer_bytes
+        snapshot = self._epoch_builder.step(1 << 62 if is_late else SLICE_BLOCKS)
+        if snapshot is None:
+            return
+        self._epoch_builder = None
+        self._backlog.extendleft(reversed(snapshot.payloads))
+        self._epoch_at = max(self._config.numbers_max, 2 * len(self._backlog))
+        self._is_turning = True
+        self.epochs_count += 1
+        self.view.begin_epoch()
+        self._ring = ReplayRing(self._config.buffer_batches, self._config.buffer_bytes)
+        self.replay.switch(self._ring)
+        self._renew_empty()
+        if self.desk is not None:
+            for identity in self.desk.begin_epoch():
+                self.replay.request(identity, 0)
+        self._drain(messages)
+
+    def _drain(self, messages: list[list[bytes]]) -> None:
+        """Publish one slice of what waits at the beginning of an epoch, and at least twice what has joined it since the last."""
+        limits = self.replay.limits
+        batches_max = max(limits.slice_batches, 2 * self._offered_batches)
+        bytes_max = max(limits.slice_bytes, 2 * self._offered_bytes)
+        self._offered_batches = self._offered_bytes = 0
+        size = 0
+        while self._backlog and len(messages) < batches_max and size < bytes_max:
+            payload = self._backlog.popleft()
+            size += len(payload)
+            messages.append(self._publish(payload))
+        self._is_turning = bool(self._backlog)

@@ -17,6 +17,7 @@ from kvbus.aggregate.description import Description, Kind
 from kvbus.config import BrokerConfig
 from kvbus.events import AllBlocksCleared, EventKind, Facets
 from kvbus.views.filters import SpecKinds
+from kvbus.views.residency import Residency
 from kvbus.views.run import Run
 from kvbus.wire.envelope import Envelope
 from kvbus.wire.head import Form, Head, read_head
@@ -58,6 +59,7 @@ class RankGroup:
         data_parallel_rank: Rank; `None` for workers that send none.
         aggregator: Counts votes; keys are raw events.
         released_by: Released events by what views filter on; at most `FACETS_MAX` different ones, others are left out.
+        residency: Who holds what after all events that were collected; `None` where no view needs it.
         finished: Runs that are full or whose form ended, oldest first; the node takes them.
     """
 
@@ -74,6 +76,7 @@ class RankGroup:
         self.data_parallel_rank = data_parallel_rank
         self.finished: list[Run] = []
         self.released_by: Counter[Facets] = Counter()
+        self.residency = _residency(group, data_parallel_rank, config)
         self._run: Run | None = None
         self._spec_kinds = SpecKinds()
         self._heads: dict[bytes, Head] = {}
@@ -118,8 +121,18 @@ class RankGroup:
             ts: Engine time of the batch that completed them; `None` = the newest seen, for what a loss or a time limit released.
         """
         stamp = self._ts if ts is None else float(ts)
-        for event in released:
-            head = self._heads.pop(event, None) or read_head(event)
+        heads = [self._heads.pop(event) if event in self._heads else read_head(event) for event in released]
+        self._append(released, heads, stamp)
+        if self.residency is not None:
+            withdrawn = self.residency.fold(released, heads, stamp)
+            if withdrawn:
+                self._append(withdrawn, [read_head(event) for event in withdrawn], stamp)
+        if len(self._heads) > self.aggregator.pending_count + HEADS_SPARE:
+            self._heads.clear()
+
+    def _append(self, events: list[bytes], heads: list[Head], stamp: float) -> None:
+        """Put events with their heads into runs."""
+        for event, head in zip(events, heads, strict=True):
             run = self._run
             if run is None or run.form is not head.form:
                 self.finish_run()
@@ -127,8 +140,6 @@ class RankGroup:
             run.append(event, head.facets, stamp)
             if len(run.events) >= self._flush_events or run.size_bytes >= self._flush_bytes:
                 self.finish_run()
-        if len(self._heads) > self.aggregator.pending_count + HEADS_SPARE:
-            self._heads.clear()
 
     def finish_run(self) -> None:
         """Close the current run, if there is one, so that it can be sent."""
@@ -160,6 +171,18 @@ class RankGroup:
     def _make_clear(self) -> bytes:
         """Return an `AllBlocksCleared` in the form in which the workers speak."""
         return _CLEARS[self._form]
+
+
+def _residency(group: str, data_parallel_rank: int | None, config: BrokerConfig) -> Residency | None:
+    """Return an empty residency, if a view is going to ask for it."""
+    if not any(view.snapshot for view in config.views):
+        return None
+    return Residency(
+        group,
+        data_parallel_rank,
+        blocks_max=config.residency_blocks_max,
+        bytes_max=config.residency_bytes_max,
+    )
 
 
 def _bucket(event: bytes, head: Head) -> tuple[Hashable, ...]:

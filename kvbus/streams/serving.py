@@ -206,12 +206,13 @@ class ReplayServer:
             return "malformed"
         return self.request(frames[0], start_seq)
 
-    def request(self, identity: bytes, start_seq: int) -> Refusal | None:
+    def request(self, identity: bytes, start_seq: int, source: ReplaySource | None = None) -> Refusal | None:
         """Open an answer for one client.
 
         Args:
             identity: Its ROUTER identity.
             start_seq: First number wanted; past the end is answered by the end mark alone.
+            source: What to answer it from; `None` = the server's own source.
 
         Returns:
             `None`, or `"clients_max"` or `"requests_max"`; refusals are counted.
@@ -227,8 +228,17 @@ class ReplayServer:
         elif len(client.answers) >= self.limits.requests_max:
             self.counts.requests_refused += 1
             return "requests_max"
-        client.answers.append(_Answer(self._source, start_seq, self._source.next_seq))
+        source = source or self._source
+        client.answers.append(_Answer(source, start_seq, source.next_seq))
         return None
+
+    def switch(self, source: ReplaySource) -> None:
+        """Answer from another source from now on; open answers stay with theirs.
+
+        Args:
+            source: Where batches come from, for example the ring of a new epoch.
+        """
+        self._source = source
 
     def take_slice(self, now_ns: int) -> list[Turn]:
         """Return what to send now: one slice, shared by the clients whose turn it is.

@@ -1,18 +1,15 @@
-"""One output of the broker: which events it carries, its numbers, and what it keeps for replay.
+"""One output of the broker: which events it carries, and its numbers.
 
-A view numbers its own batches densely, after they are encoded, so that a filtered view shows no false gap (rule V2). It knows
-no socket: it gives out messages to publish and answers to replay requests, and the server sends them.
+A view numbers its own batches densely, after they are encoded, so that a filtered view shows no false gap (rule V2). It neither
+sends nor keeps them: that is its owner's part.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvbus.streams.ring import ReplayRing
-from kvbus.streams.serving import ReplayServer
 from kvbus.views.filters import EventFilter
 from kvbus.views.run import Run
-from kvbus.wire.frames import live_message
 
 __all__ = ["View", "ViewCounts"]
 
@@ -24,7 +21,7 @@ class ViewCounts(NamedTuple):
         released: Events that were offered to the view.
         sent: Events handed out in batches.
         filtered: Events that its filter does not take.
-        batches: Batches handed out, which is the next number of a view that began at 0.
+        batches: Numbers used, empty batches and those of a new epoch included.
     """
 
     released: int
@@ -34,54 +31,56 @@ class ViewCounts(NamedTuple):
 
 
 class View:
-    """Filter, numbers and replay ring of one output.
+    """Filter and numbers of one output.
 
     Attributes:
         name: Name in logs and metrics.
-        topic: First frame of every message.
-        replay: Answers to replay requests, to be sent by the owner of the ROUTER.
+        wanted: Which events it carries.
+        next_seq: Number that its next batch will have.
     """
 
-    def __init__(self, name: str, topic: bytes, wanted: EventFilter, ring: ReplayRing, replay: ReplayServer) -> None:
-        """Begin a view at number 0.
+    def __init__(self, name: str, wanted: EventFilter, first_seq: int = 0) -> None:
+        """Begin a view.
 
         Args:
             name: Name in logs and metrics.
-            topic: First frame of every message; may be empty.
             wanted: Which events it carries.
-            ring: Where its batches are kept.
-            replay: Who answers replay requests from that ring.
+            first_seq: Its first number.
         """
         self.name = name
-        self.topic = topic
-        self.replay = replay
-        self._wanted = wanted
-        self._ring = ring
+        self.wanted = wanted
+        self.next_seq = first_seq
         self._sent_events = 0
         self._filtered_events = 0
+        self._batches = 0
 
-    def offer(self, run: Run) -> list[bytes] | None:
+    def offer(self, run: Run) -> bytes | None:
         """Take what this view wants of a run.
 
         Args:
             run: Released events, complete; it is not changed.
 
         Returns:
-            The message to publish, `[topic, seq:8 BE, payload]`, or `None` when the filter takes none of it.
-
-        Raises:
-            DecodeError: Never for events that `read_head` has accepted.
-
-        Invariant: numbers are dense from 0, and a number is used only after the encoding has succeeded.
+            The payload to publish, or `None` when the filter takes none of it.
         """
-        count, _, _, payload = run.select(self._wanted)
+        count, _, _, payload = run.select(self.wanted)
         self._filtered_events += len(run.events) - count
-        if not count:
-            return None
         self._sent_events += count
-        seq = self._ring.next_seq
-        self._ring.append(seq, self.topic, payload)
-        return live_message(self.topic, seq, payload)
+        return payload if count else None
+
+    def take_number(self) -> int:
+        """Use up a number, for a batch that is encoded already.
+
+        Invariant: numbers of an epoch are dense.
+        """
+        seq = self.next_seq
+        self.next_seq += 1
+        self._batches += 1
+        return seq
+
+    def begin_epoch(self) -> None:
+        """Number from 0 again."""
+        self.next_seq = 0
 
     def counts(self) -> ViewCounts:
         """Return what went in and out so far."""
@@ -89,5 +88,5 @@ class View:
             released=self._sent_events + self._filtered_events,
             sent=self._sent_events,
             filtered=self._filtered_events,
-            batches=self._ring.next_seq,
+            batches=self._batches,
         )

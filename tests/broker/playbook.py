@@ -19,13 +19,21 @@ SECOND = 1_000_000_000
 class Playbook:
     """A node, the workers' next numbers, and what its views have sent so far."""
 
-    def __init__(self, workers: str = "ab", *, replay: bool = False, views: Sequence[ViewConfig] = (), **config: Any):
+    def __init__(
+        self,
+        workers: str = "ab",
+        *,
+        replay: bool = False,
+        views: Sequence[ViewConfig] = (),
+        clock_seq: int = 0,
+        **config: Any,
+    ):
         """Workers are single letters; each is a source, in order."""
         suffix = ",replay=inproc://r-{0}" if replay else ""
         specs = tuple(parse_worker(f"{{0}}=inproc://{{0}}{suffix}".format(name)) for name in workers)
         options = BrokerConfig(workers=specs, views=tuple(views) or (ViewConfig(topic="out"),), **config)
         options.validate()
-        self.node = BrokerNode(options, random.Random(0))
+        self.node = BrokerNode(options, random.Random(0), clock_seq)
         self.workers = list(workers)
         self.now_ns = SECOND
         self.seqs: dict[tuple[str, Any], int] = {}
