@@ -27,6 +27,7 @@ __all__ = [
     "convert_event",
     "cut_event",
     "decode_store",
+    "encoding_of",
     "fits_its_blocks",
     "has_tokens",
     "removal_of",
@@ -72,7 +73,7 @@ class StoreCutter:
         Cost: that of decoding it, 3 µs for 500 bytes.
         """
         self.raw = raw
-        self._form, self._inner = _form_and_encoding(raw)
+        self._form, self._inner = form_of(raw), encoding_of(raw)
         self._event = decode_store(raw)
         self._fits = fits_its_blocks(self._event)
 
@@ -199,9 +200,13 @@ def runs_of(flags: Iterable[bool]) -> Iterator[tuple[int, int]]:
         yield start, stop
 
 
-def _form_and_encoding(raw: bytes) -> tuple[Form, Encoding]:
-    """Tell how an event is written, and how what is in its bin is, if it stands in one."""
-    return form_of(raw), "map" if unwrap(raw, "$")[0] in _MAP_FIRST else "array"
+def encoding_of(raw: bytes) -> Encoding:
+    """Tell how an event is written, inside its bin if it stands in one.
+
+    Args:
+        raw: An event whose head can be read.
+    """
+    return "map" if unwrap(raw, "$")[0] in _MAP_FIRST else "array"
 
 
 def decode_store(raw: bytes) -> BlockStored:

@@ -22,11 +22,11 @@ import msgspec
 
 from kvbus.errors import DecodeError, UsageError
 from kvbus.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, UnknownEvent
-from kvbus.views.cutting import cut_event, decode_store, fits_its_blocks, write_event
+from kvbus.views.cutting import cut_event, decode_store, encoding_of, fits_its_blocks, write_event
 from kvbus.wire import dialects as d
 from kvbus.wire.head import Form, form_of, read_head
 from kvbus.wire.limits import UNREADABLE
-from kvbus.wire.reading import decode_event, unwrap
+from kvbus.wire.reading import decode_event
 from kvbus.wire.writing import Encoding
 
 __all__ = ["EventEncoder", "Spelling", "fold_hash"]
@@ -139,7 +139,7 @@ class EventEncoder:
         """Decode an event and write it as wanted."""
         encoding: Encoding = "map" if target is Form.MAP else "array"
         if target is Form.NESTED:
-            encoding = "map" if _is_map(unwrap(raw, "$")[0]) else "array"
+            encoding = encoding_of(raw)
         head = read_head(raw)
         if head.type not in (d.STORED, d.REMOVED, d.CLEARED):
             return self._write_unknown(raw, form, target, encoding)
@@ -292,11 +292,6 @@ def _without_pairs(event: BlockStored) -> BlockStored | None:
         token_ids=[pair[0] for pair in tokens],
         lookahead_token_ids=[[pair[1]] for pair in tokens[size - 1 :: size]],
     )
-
-
-def _is_map(first: int) -> bool:
-    """Tell a map from an array by its first byte."""
-    return first < 0x90 or first >= 0xDE
 
 
 _Decode: TypeAlias = Any

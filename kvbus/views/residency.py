@@ -20,11 +20,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from kvbus.events import BlockHash, EventKind, Facets
-from kvbus.views.cutting import StoreCutter, has_tokens, removal_of, runs_of
+from kvbus.views.cutting import StoreCutter, removal_of, runs_of
 from kvbus.views.filters import EventFilter
+from kvbus.views.origin import Origin, Place
 from kvbus.views.residency_state import PlaceCopy, ResidencyCopy, ResidencyPiece, ResidencyState
 from kvbus.wire.head import Form, Head, form_of, read_head
 
@@ -45,55 +44,6 @@ FACETS_MAX = 1024
 """Facets whose place is remembered; forgetting them costs a look-up."""
 
 _STORED, _REMOVED, _CLEARED = EventKind.STORED, EventKind.REMOVED, EventKind.CLEARED
-
-
-class Place(NamedTuple):
-    """Where a block is and who says so: the key of residency but for the hash.
-
-    Attributes:
-        medium: As on the wire.
-        ownership: `None` = the engine itself.
-        locality: As on the wire.
-        group_idx: KV-cache group; `None` is not 0.
-    """
-
-    medium: str | None
-    ownership: str | None
-    locality: str | None
-    group_idx: int | None
-
-
-class Origin(msgspec.Struct, eq=False, gc=False):
-    """A store event of which at least one block is held. What is in it never changes, except for the count.
-
-    Neither it nor a dictionary of its kind is looked at by the garbage collector, which would otherwise stop a broker with a
-    million blocks for a tenth of a second now and then.
-
-    Attributes:
-        raw: The event, as it was released, or cut down.
-        hashes: Its blocks, in order.
-        parent_block_hash: In front of the first.
-        facets: Of the event; the spec kind of its blocks is in here.
-        live_count: How many of its blocks are held and described by it.
-    """
-
-    raw: bytes
-    hashes: tuple[BlockHash, ...]
-    parent_block_hash: BlockHash | None
-    facets: Facets
-    live_count: int = 0
-    _has_tokens: bool | None = None
-
-    @property
-    def is_described(self) -> bool:
-        """Whether it has tokens; a placeholder gives way to an event that has. Looked up when first asked."""
-        if self._has_tokens is None:
-            self._has_tokens = has_tokens(self.raw)
-        return self._has_tokens
-
-    def parent_of(self, index: int) -> BlockHash | None:
-        """Return the parent of one of its blocks; `None` = the start of a sequence, or not known."""
-        return self.hashes[index - 1] if index else self.parent_block_hash
 
 
 class _Shelf:
@@ -198,13 +148,17 @@ class Residency:
         """Bytes held, about: events and blocks."""
         return self.raw_bytes + self.blocks_count * BLOCK_BYTES
 
-    def fold(self, events: Sequence[bytes], heads: Sequence[Head], ts: float) -> list[bytes]:
+    def fold(
+        self, events: Sequence[bytes], heads: Sequence[Head], ts: float, firsts: list[list[bool] | None] | None = None
+    ) -> list[bytes]:
         """Apply events.
 
         Args:
             events: Raw events, in order.
             heads: The head of each.
             ts: Engine time of the batch that they came in, seconds since the epoch.
+            firsts: Filled, event by event, with which of its blocks are the first reference that comes or the last that goes,
+                an unknown one that goes too (rule V8); `None` = all of them.
 
         Returns:
             Removals of what had to be forgotten, to be sent behind these events; usually none. They are applied already.
@@ -214,13 +168,16 @@ class Residency:
         self.ts = max(ts, self.ts)
         for raw, head in zip(events, heads, strict=True):
             kind = head.facets.kind
+            flags: list[bool] | None = None
             if kind is _STORED:
                 if head.block_hashes:
-                    self._store(raw, head)
+                    flags = self._store(raw, head)
             elif kind is _REMOVED:
-                self._remove(head)
+                flags = self._remove(head)
             elif kind is _CLEARED:
                 self._clear(head.facets if head.is_scoped_clear else None)
+            if firsts is not None:
+                firsts.append(flags)
         if heads:
             self.form = heads[-1].form
         if self.blocks_count > self._blocks_max or self.size_bytes > self._bytes_max:
@@ -328,8 +285,8 @@ class Residency:
         for origin in origins:
             self._keep(self._shelves[_place_of(origin.facets)], origin)
 
-    def _store(self, raw: bytes, head: Head) -> None:
-        """Add a reference to each block of a store."""
+    def _store(self, raw: bytes, head: Head) -> list[bool] | None:
+        """Add a reference to each block of a store, and say which are the first; `None` = all."""
         facets, hashes = head.facets, head.block_hashes
         shelf = self._shelf_by_facets.get(facets) or self._open_shelf(facets)
         blocks = shelf.blocks
@@ -339,10 +296,13 @@ class Residency:
                 blocks[block_hash] = origin
             added = origin.live_count = len(hashes)
             self.blocks_count += added
-        else:
-            self._store_again(shelf, origin)
+            self._keep(shelf, origin)
+            return None
+        flags = [block_hash not in blocks for block_hash in hashes]
+        self._store_again(shelf, origin)
         if origin.live_count:
             self._keep(shelf, origin)
+        return flags
 
     def _store_again(self, shelf: _Shelf, origin: Origin) -> None:
         """Add a reference to each block of a store some of which are held already."""
@@ -362,24 +322,27 @@ class Residency:
                 held.live_count -= 1
                 self._settle(shelf, held)
 
-    def _remove(self, head: Head) -> None:
-        """Take one reference from each block of a removal."""
+    def _remove(self, head: Head) -> list[bool] | None:
+        """Take one reference from each block of a removal, and say which are the last; `None` = all."""
         facets = head.facets
         shelf = self._shelf_by_facets.get(facets)
         if shelf is None:
             shelf = self._shelves.get(_place_of(facets))
             if shelf is None:
                 self.unknown_removals += len(head.block_hashes)
-                return
+                return None
             self._remember(facets, shelf)
         blocks, copies = shelf.blocks, shelf.copies
         touched: Origin | None = None
-        for block_hash in head.block_hashes:
+        flags: list[bool] | None = None
+        for index, block_hash in enumerate(head.block_hashes):
             if copies and (count := copies.get(block_hash)) is not None:
                 if count > 2:
                     copies[block_hash] = count - 1
                 else:
                     del copies[block_hash]
+                flags = flags or [True] * len(head.block_hashes)
+                flags[index] = False
                 continue
             origin = blocks.pop(block_hash, None)
             if origin is None:
@@ -395,6 +358,7 @@ class Residency:
             self._settle(shelf, touched)
         if not blocks and len(self._shelves) > SHELVES_SPARE:
             self._close_shelf(shelf)
+        return flags
 
     def _settle(self, shelf: _Shelf, origin: Origin) -> None:
         """Let an event go of which no block is left, or cut it down when it is worn."""

@@ -237,3 +237,12 @@ def test_events_of_which_only_the_head_can_be_read_are_held_too():
     residency.fold([raw], [read_head(raw)], 1.0)
     residency.fold(*encoded([BlockRemoved(list(range(12, 20)), "GPU")]), 1.0)
     assert BlockStored([10, 11], None, [], 0, medium="GPU") == decode_event(residency.origin(GPU, 11).raw)
+
+
+def test_v8_first_references_that_come_and_last_ones_that_go_are_told():
+    """What a view that counts copies announces; `None` is all, which is nearly always."""
+    residency = Residency()
+    firsts = []
+    events = [store(1, 2), store(2, 3), BlockRemoved([2, 9], "GPU"), BlockRemoved([2], "GPU"), AllBlocksCleared()]
+    residency.fold(*encoded(events), 1.0, firsts)
+    assert [None, [False, True], [False, True], None, None] == firsts
