@@ -9,7 +9,7 @@ numbers its own batches (rule S1); numbers are never compared across streams.
 from __future__ import annotations
 
 import random
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from kvbus.broker.rankgroup import RankGroup
 from kvbus.config import BrokerConfig, IngestConfig, WorkerConfig
@@ -29,9 +29,10 @@ class Stream:
         worker_id: Whose it is.
         receiver: What its numbers prove.
         rank_group: Where its events are counted.
+        number: Its place among all streams, in the order in which they were met.
     """
 
-    __slots__ = ("data_parallel_rank", "rank_group", "receiver", "source", "topic", "worker_id")
+    __slots__ = ("data_parallel_rank", "number", "rank_group", "receiver", "source", "topic", "worker_id")
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Stream:
         worker_id: str,
         receiver: StreamReceiver,
         rank_group: RankGroup,
+        number: int,
     ) -> None:
         """Tie a receiver to a rank group."""
         self.source = source
@@ -50,6 +52,7 @@ class Stream:
         self.worker_id = worker_id
         self.receiver = receiver
         self.rank_group = rank_group
+        self.number = number
 
 
 class Source:
@@ -179,12 +182,7 @@ class Intake:
         Returns:
             The stream, known to its source.
         """
-        receiver = StreamReceiver(
-            can_replay=source.replay_endpoint is not None,
-            limits=ReceiverLimits(),
-            rng=self._rng,
-            first_contact="replay",
-        )
+        receiver = self.receiver_for(source, "replay")
         stream = Stream(
             source=source,
             topic=topic,
@@ -192,10 +190,37 @@ class Intake:
             worker_id=worker_id,
             receiver=receiver,
             rank_group=rank_group,
+            number=self._streams_count,
         )
         source.streams[topic, data_parallel_rank] = stream
         self._streams_count += 1
         return stream
+
+    def receiver_for(self, source: Source, first_contact: Literal["replay", "live"]) -> StreamReceiver:
+        """Return a receiver for a stream of a source.
+
+        Args:
+            source: Where the stream arrives.
+            first_contact: As in `StreamReceiver`.
+        """
+        can_replay = source.replay_endpoint is not None
+        return StreamReceiver(
+            can_replay=can_replay, limits=ReceiverLimits(), rng=self._rng, first_contact=first_contact
+        )
+
+    def take_seat(self, topic: bytes, worker_id: str) -> None:
+        """Give a topic the seat that it had.
+
+        Args:
+            topic: A topic of the ingest socket.
+            worker_id: A seat that is not taken.
+        """
+        seating = self._seating
+        assert seating is not None
+        seating.taken[topic] = worker_id
+        if worker_id in seating.free:
+            seating.free.remove(worker_id)
+        seating.kept.pop(topic, None)
 
     def _add_worker(self, worker: WorkerConfig) -> None:
         """Add one source per rank of a worker."""

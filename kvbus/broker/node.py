@@ -29,6 +29,7 @@ from kvbus.broker.membership import Membership
 from kvbus.broker.notices import Level, Notice, Reason, Refusals
 from kvbus.broker.output import Output
 from kvbus.broker.rankgroup import RankGroup
+from kvbus.broker.recorder import Recorder, StreamMark
 from kvbus.broker.status import BrokerStatus, status_of
 from kvbus.config import BrokerConfig
 from kvbus.errors import DecodeError, FrameError
@@ -95,10 +96,16 @@ class BrokerNode:
     Attributes:
         sources: Where messages arrive, by index.
         outputs: Where they leave: one a view, in the order of the configuration.
+        groups: Worker groups by name and data-parallel rank, in the order in which they were met.
+        streams: Streams by number.
         refusals: Messages turned away, by reason.
+        batches_received: Batches taken from workers so far.
+        recorder: Hears of all that is done, or `None`.
     """
 
-    def __init__(self, config: BrokerConfig, rng: random.Random, clock_seq: int = 0) -> None:
+    def __init__(
+        self, config: BrokerConfig, rng: random.Random, clock_seq: int = 0, recorder: Recorder | None = None
+    ) -> None:
         """Lay out sources, groups and views.
 
         Args:
@@ -106,19 +113,22 @@ class BrokerNode:
             rng: For jitter; the same seed and input give the same output.
             clock_seq: First number of views whose numbers come from the clock: microseconds since 1970, so that nobody publishes
                 fast enough to overtake it.
+            recorder: Hears of all that is done, for a journal; `None` = nobody does.
         """
         self._config = config
+        self.recorder = recorder
         self._intake = Intake(config, rng)
         self.sources: list[Source] = self._intake.sources
         self._members = {group: Membership(workers) for group, workers in self._intake.workers.items()}
-        self._groups: dict[tuple[str, int | None], RankGroup] = {}
+        self.groups: dict[tuple[str, int | None], RankGroup] = {}
         self._residencies: list[Residency] = []
         self.outputs = [
             Output(view, self._residencies, rng=rng, first_seq=clock_seq if view.numbers_from == "clock" else 0)
             for view in config.views
         ]
+        self.streams: list[Stream] = []
         self.refusals = Refusals()
-        self._batches_received = 0
+        self.batches_received = 0
         self._asks: dict[int, _Ask] = {}
         self._ask_count = 0
         self._output: list[Outgoing] = []
@@ -147,6 +157,8 @@ class BrokerNode:
         # `expected` is empty while a stream recovers, and so may be the frame of a hostile peer.
         if stream is not None and seq_frame and seq_frame == stream.receiver.expected:
             stream.receiver.accept_expected(payload, now_ns)
+            if self.recorder is not None:
+                self.recorder.took(stream.number, int.from_bytes(seq_frame, "big"), payload, now_ns)
             self._deliver(stream, envelope, now_ns)
             return
         try:
@@ -236,10 +248,10 @@ class BrokerNode:
                 due = stream.receiver.deadline_ns
                 if due is not None and due <= now_ns:
                     self._apply(stream, stream.receiver.on_time(now_ns), now_ns)
-        for group in list(self._groups.values()):
+        for group in list(self.groups.values()):
             due = group.aggregator.deadline_ns
             if due is not None and due <= now_ns:
-                group.collect(group.aggregator.expire(now_ns))
+                group.call("expire", now_ns)
         if any(output.needs_all for output in self.outputs):
             self.flush()
         for index, output in enumerate(self.outputs):
@@ -253,13 +265,15 @@ class BrokerNode:
         """
         dues = [stream.receiver.deadline_ns for source in self.sources for stream in source.streams.values()]
         dues += [source.discover_at_ns for source in self.sources]
-        dues += [group.aggregator.deadline_ns for group in self._groups.values()]
+        dues += [group.aggregator.deadline_ns for group in self.groups.values()]
         dues += [output.deadline_ns for output in self.outputs]
         return min((due for due in dues if due is not None), default=None)
 
     def flush(self) -> None:
         """Hand everything released so far to the views. To be called when input has run dry."""
-        for group in self._groups.values():
+        if self.recorder is not None and any(group.has_open_run for group in self.groups.values()):
+            self.recorder.flushed()
+        for group in self.groups.values():
             group.finish_run()
             self._publish(group)
 
@@ -292,9 +306,9 @@ class BrokerNode:
         """
         return status_of(
             self._intake,
-            self._groups.values(),
+            self.groups.values(),
             self.outputs,
-            batches=self._batches_received,
+            batches=self.batches_received,
             refused=self.refusals.counts,
             endpoints=endpoints,
         )
@@ -308,33 +322,57 @@ class BrokerNode:
         if not self._intake.has_room():
             self._refuse("streams_max", source, topic)
             return None
-        group = self._see(source.group, worker_id, rank, now_ns)
-        self._tell("info", "stream_opened", worker=self._intake.names[worker_id], topic=_text(topic), rank=rank)
-        return self._intake.open_stream(source, topic, rank, worker_id, group)
-
-    def _see(self, group_name: str, worker_id: str, rank: int | None, now_ns: int) -> RankGroup:
-        """Learn which rank a worker serves, move the quorums accordingly, and return the rank's group."""
-        members = self._members[group_name]
-        for change in members.see(worker_id, rank):
-            other = self._groups.get((group_name, change.data_parallel_rank))
-            if other is None:
-                continue
-            if change.joins:
-                other.collect(other.aggregator.add_worker(worker_id, now_ns))
-            else:
+        if self.recorder is not None:
+            self.recorder.opened(StreamMark(source.index, topic, rank, worker_id, source.group))
+        for change in self._members[source.group].see(worker_id, rank):
+            other = self.groups.get((source.group, change.data_parallel_rank))
+            if other is not None and change.joins:
+                other.call("add_worker", now_ns, worker_id)
+            elif other is not None:
                 # It was counted only because nobody knew; it has cast no vote here.
-                other.collect(other.aggregator.remove_worker(worker_id, policy="shrink", now_ns=now_ns))
-        group = self._groups.get((group_name, rank))
+                other.call("remove_worker", now_ns, worker_id, "shrink")
+        self._tell("info", "stream_opened", worker=self._intake.names[worker_id], topic=_text(topic), rank=rank)
+        return self._follow(source, topic, rank, worker_id)
+
+    def open_again(self, mark: StreamMark) -> Stream:
+        """Follow a stream that a predecessor followed. What its worker's showing up did to quorums is done by other calls.
+
+        Args:
+            mark: Where it stands; its receiver does not know that yet.
+        """
+        source = self.sources[mark.source_index]
+        if source.worker_id is None:
+            self._intake.take_seat(mark.topic, mark.worker_id)
+        if self.recorder is not None:
+            self.recorder.opened(mark)
+        self._members[source.group].see(mark.worker_id, mark.data_parallel_rank)
+        return self._follow(source, mark.topic, mark.data_parallel_rank, mark.worker_id)
+
+    def join_live(self, stream: Stream) -> None:
+        """Let a stream begin with whatever comes next, as one of which nobody can say what was missed."""
+        stream.receiver = self._intake.receiver_for(stream.source, "live")
+
+    def _follow(self, source: Source, topic: bytes, rank: int | None, worker_id: str) -> Stream:
+        """Begin to follow a stream whose worker has been seen with that rank."""
+        group = self._group_of(source.group, rank)
+        stream = self._intake.open_stream(source, topic, rank, worker_id, group)
+        self.streams.append(stream)
+        return stream
+
+    def _group_of(self, group_name: str, rank: int | None) -> RankGroup:
+        """Return a group at one rank, a new one if there is none."""
+        group = self.groups.get((group_name, rank))
         if group is None:
-            group = RankGroup(group_name, rank, members.quorum(rank), self._config)
-            self._groups[group_name, rank] = group
+            quorum = self._members[group_name].quorum(rank)
+            group = RankGroup(group_name, rank, quorum, self._config, self.recorder)
+            self.groups[group_name, rank] = group
             if group.residency is not None:
                 self._residencies.append(group.residency)
         return group
 
     def _deliver(self, stream: Stream, envelope: Envelope, now_ns: int) -> None:
         """Count one batch that is next in its stream."""
-        self._batches_received += 1
+        self.batches_received += 1
         group = stream.rank_group
         group.deliver(stream.worker_id, envelope, now_ns)
         if group.finished:
@@ -352,6 +390,8 @@ class BrokerNode:
         """Do what a stream's receiver says, in its order."""
         for output in outputs:
             if isinstance(output, Deliver):
+                if self.recorder is not None:
+                    self.recorder.took(stream.number, output.seq, output.payload, now_ns)
                 self._deliver(stream, split_batch(output.payload), now_ns)
             elif isinstance(output, Lost | NewEpoch):
                 self._lose(stream, output, now_ns)
@@ -374,8 +414,10 @@ class BrokerNode:
             self._tell("warning", "batches_lost", **where, **lost)
         else:
             self._tell("warning", "worker_restarted", **where, old_position=output.old_position, reason=output.reason)
-        group = stream.rank_group
-        group.collect(group.aggregator.lose(stream.worker_id, now_ns))
+        if self.recorder is not None:
+            is_new_epoch = isinstance(output, NewEpoch)
+            self.recorder.moved(stream.number, 0 if isinstance(output, NewEpoch) else output.stop_seq, is_new_epoch)
+        stream.rank_group.call("lose", now_ns, stream.worker_id)
 
     def _ask(self, source: Source, stream: Stream | None, start_seq: int, request: int, now_ns: int) -> None:
         """Send a replay request on a connection of its own, or put it off while too many are open."""

@@ -43,6 +43,7 @@ class StreamMark(msgspec.Struct, array_like=True):
         topic: Its topic.
         data_parallel_rank: Its rank.
         worker_id: Whose it is.
+        group: The worker's group.
         position: Next number wanted; `None` = whichever comes.
         witness: Number and payload of the last batch delivered in this epoch; `None` = nothing was.
     """
@@ -51,6 +52,7 @@ class StreamMark(msgspec.Struct, array_like=True):
     topic: bytes
     data_parallel_rank: int | None
     worker_id: str
+    group: str
     position: int | None = 0
     witness: tuple[int, bytes] | None = None
 
@@ -119,7 +121,7 @@ class Called(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     data_parallel_rank: int | None
     call: Call
     worker_id: str
-    policy: str
+    policy: Literal["clear", "shrink", "hold"]
     now_ns: int
 
 
@@ -207,13 +209,15 @@ class Recorder:
 
         Args:
             stream: Its number.
-            position: Next number wanted now.
+            position: Next number wanted now; within an epoch, one that is behind is about a batch that came, and moves nothing.
             is_new_epoch: Whether another life of the worker has begun.
         """
         mark = self.marks[stream]
-        mark.position = position
         if is_new_epoch:
             mark.witness = None
+        elif position is not None and mark.position is not None:
+            position = max(position, mark.position)
+        mark.position = position
         if self.is_listening:
             self._records.append(Moved(stream, position, is_new_epoch))
 

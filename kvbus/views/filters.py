@@ -228,6 +228,14 @@ class SpecKinds:
         """
         return self._kinds.get(group_idx, frozenset())
 
+    def pairs(self) -> list[tuple[int | None, str | None]]:
+        """Return all that it knows as pairs of KV-cache group and kind; learnt again in any order, they make its equal."""
+        return [
+            (group_idx, kind)
+            for group_idx, kinds in self._kinds.items()
+            for kind in sorted(kinds, key=lambda kind: (kind is not None, kind or ""))
+        ]
+
 
 def _shown(values: Iterable[object]) -> str:
     """Show wanted values in an order that does not depend on hashing."""

@@ -14,7 +14,7 @@ from kvbus.wire.envelope import join_batch
 
 
 def mark(index: int = 0) -> StreamMark:
-    return StreamMark(index, b"t", 0, f"w{index}")
+    return StreamMark(index, b"t", 0, f"w{index}", "g")
 
 
 def payload(ts: float, number: int) -> bytes:
@@ -112,7 +112,7 @@ def test_doing_again_leaves_marks_alone() -> None:
     recorder.opened(mark())
     recorder.took(0, 4, b"payload", 0)
     recorder.moved(0, 9, False)
-    recorder.called(Called("", 0, "expire", "", "", 0))
+    recorder.called(Called("", 0, "expire", "", "clear", 0))
     recorder.flushed()
     assert (b"", 9) == (recorder.take(), recorder.marks[0].position)
 
