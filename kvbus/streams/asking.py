@@ -109,6 +109,11 @@ class Asking:
         self.silent_since_ns: int | None = None
         self.absent: list[Span] = []
 
+    @property
+    def is_first_running(self) -> bool:
+        """Whether the first replay of an epoch is coming in: nothing was delivered before it to compare it with."""
+        return self.open is not None and self.open.witness is None and self.open.is_begun
+
     def ask(
         self,
         *,

@@ -12,12 +12,18 @@ probe of an idle stream finds a lost tail and a restart alike.
 has been compared: other bytes, the end mark or a later number in its place prove a restart. Without doubt a later number in its
 place only says that the publisher has let it go.
 
+**A replay that comes first.** The first request of an epoch has no witness: whatever it brings is the first that is known of this
+life. It may be a snapshot, whose batches stand under numbers that once were other batches, so what the live socket has brought
+under these numbers, or brings yet, is no contradiction. Live batches wait for the end of that replay; where they differ, the
+replay wins and the live socket has to prove itself.
+
 **Proof of the live socket.** What was held when a restart is found belongs to an unknown life and is thrown away; the new life is
 asked for from its beginning. The live socket may still bring the old one, even several, since what has arrived stays readable. So
-its batches are used only once a replay has brought one of them with the same bytes. Until then the newest is the `candidate`.
+its batches are used only once a replay has brought one of them with the same bytes. Until then one of them is the `candidate`:
+the newest when a request begins, because a newer one cannot be in the answer.
 
-**Silence.** A request without a word is repeated with back-off, and then what is missing is given up. A request that falls silent
-without an end mark is over; it is repeated while that brings something, because tail and end mark can be lost together.
+**Silence.** A request without a word is repeated with back-off, and then what is missing is given up. One that falls silent
+without an end mark is over; it is repeated while that brings something: tail and end mark can be lost together.
 """
 
 from __future__ import annotations
@@ -53,6 +59,7 @@ class ReplayRules:
         "_candidate",
         "_doubt",
         "_epochs_in_row",
+        "_first_stop",
         "_has_been_connected",
         "_idle_wait_ns",
         "_is_live_proven",
@@ -81,9 +88,9 @@ class ReplayRules:
         self._is_live_proven = True  # False while the live socket may still bring an older life than the one followed
         self._candidate: Witness | None = None
         self._has_been_connected = False
-        self._must_verify = (
-            False  # a reconnect whose witness has not been compared, whether or not batches are held for it
-        )
+        # A reconnect whose witness has not been compared, whether or not batches are held for it.
+        self._must_verify = False
+        self._first_stop = 0  # below it, the first replay of this epoch has delivered
         self._epochs_in_row = 0  # restarts found without a replay that came to its end in between
         self._probe_at_ns: int | None = None
         self._idle_wait_ns = self.asking.idle_wait_ns()
@@ -96,18 +103,14 @@ class ReplayRules:
     @property
     def is_plain(self) -> bool:
         """Whether the next number needs no thought."""
-        return self._is_live_proven and not self.is_recovering
+        return self._is_live_proven and not self.is_recovering and not self.asking.is_first_running
 
     @property
     def deadline_ns(self) -> int | None:
         """When `on_time` has something to do."""
         oldest_at_ns = self._order.hold.oldest_at_ns
-        times = (
-            self.asking.times_out_at_ns(),
-            self.asking.retry_at_ns,
-            self._next_probe_ns(),
-            None if oldest_at_ns is None else oldest_at_ns + self._limits.hold_ns,
-        )
+        held_until_ns = None if oldest_at_ns is None else oldest_at_ns + self._limits.hold_ns
+        times = (self.asking.times_out_at_ns(), self.asking.retry_at_ns, self._next_probe_ns(), held_until_ns)
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     # What comes in.
@@ -143,7 +146,7 @@ class ReplayRules:
             out.append(Dropped("duplicate", seq))
             return
         order.note_seen(seq)
-        if place is Place.NEXT and self._doubt is None:
+        if place is Place.NEXT and self._doubt is None and not self.asking.is_first_running:
             order.deliver(payload, False, out)
             order.flush(out)
         else:
@@ -175,9 +178,13 @@ class ReplayRules:
         order = self._order
         place = order.mark.place_replayed(seq, payload)
         held = order.hold.get(seq)
-        if place is Place.BACK or (held is not None and held.payload not in (payload, None)):
+        is_other = held is not None and held.payload not in (payload, None)
+        if place is Place.BACK or (is_other and opened.witness is not None):
             self._begin_epoch("changed", now_ns, out)
             return
+        if is_other:
+            order.drop_held(out)
+            self._is_live_proven, held = False, None
         order.note_seen(seq)
         if place is Place.AHEAD and is_first:
             self._start_late(seq, out)
@@ -186,7 +193,10 @@ class ReplayRules:
             opened.brought += 1
             held = order.hold.pop(seq)
             order.deliver(payload if held is None else held.payload, True, out)
-            order.flush(out)
+            if opened.witness is None:
+                self._first_stop = seq + 1
+            else:
+                order.flush(out)
         elif place is Place.DUPLICATE or held is not None:
             out.append(Dropped("duplicate", seq))
         elif order.put_aside(seq, payload, True, now_ns, out):
@@ -298,7 +308,9 @@ class ReplayRules:
             return
         out.append(Dropped("unproven", seq))
         if payload is not None:
-            self._candidate = Witness(seq, print_of(payload))
+            opened = self.asking.open
+            if self._candidate is None or opened is None or opened.candidate is not self._candidate:
+                self._candidate = Witness(seq, print_of(payload))
             self._want(now_ns, out)
 
     def _trust_live(self) -> None:
@@ -308,9 +320,13 @@ class ReplayRules:
 
     def _went_back(self, seq: int, payload: bytes | None, now_ns: int, out: list[StreamOutput]) -> None:
         """Deal with a live number that one life of one publisher cannot bring: ask whose it is."""
+        mark = self._order.mark
         if now_ns < self._quiet_until_ns:
             out.append(Dropped("conflict", seq))
-        elif self._order.mark.witness is None:
+        elif mark.live_seq < seq < self._first_stop:
+            mark.live_seq = seq  # the first replay was faster
+            out.append(Dropped("unproven", seq))
+        elif mark.witness is None:
             # Nothing of the life followed so far has been delivered, so there is nothing to ask about.
             self._begin_epoch("went_back", now_ns, out)
             self._prove_live(seq, payload, now_ns, out)
@@ -354,6 +370,7 @@ class ReplayRules:
     def _conclude(self, request: Request, is_complete: bool, now_ns: int, out: list[StreamOutput]) -> None:
         """Give up what a request and the one before it went past; ask again while that brings something, else back off."""
         asking, order = self.asking, self._order
+        order.flush(out)
         reach = min(request.stop_seq, request.full_seq, request.stop_seq if is_complete else request.top_seq)
         holes = order.hold.holes(order.position, reach) if order.position < reach and self._doubt is None else []
         has_gained = request.brought > 0
@@ -409,6 +426,7 @@ class ReplayRules:
         self._must_verify = False
         self._is_live_proven = False
         self._candidate = None
+        self._first_stop = 0
         asking.cancel(out)
         asking.settle()
         # A replay that contradicts itself again and again must not be asked in a tight loop.

@@ -10,6 +10,8 @@ import pytest
 from kvbus.broker.snapshots import KEEP_NS, SLICE_BLOCKS, SnapshotAnswer, SnapshotDesk
 from kvbus.config import ViewConfig
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored
+from kvbus.streams.outputs import AskReplay, CancelReplay, Conflict, Deliver, Lost, NewEpoch, StreamOutput
+from kvbus.streams.receiver import StreamReceiver
 from kvbus.streams.ring import KeptBatch, ReplayRing
 from kvbus.streams.serving import ReplayServer, ServingLimits
 from kvbus.views.filters import EventFilter
@@ -320,6 +322,120 @@ def test_what_the_residency_forgets_is_withdrawn_from_every_view():
         client = book.serve(book.ask(0, index))
         assert fold_batches(book.sent[index]) == held_by(client.batches())
     assert 10 == len(held_by(book.serve(book.ask(0)).batches()))
+
+
+class Follower:
+    """A `StreamReceiver` in front of a view: live batches reach it late, replays in slices, and it folds what it is given."""
+
+    def __init__(self, book: SnapshotBook, seed: int) -> None:
+        self.book = book
+        self.rng = random.Random(seed)
+        self.receiver = StreamReceiver(can_replay=True, rng=random.Random(seed), first_contact="replay")
+        self.live_from = len(book.frames[0])
+        self.request: tuple[int, bytes] | None = None
+        self.replies: list[list[bytes]] = []
+        self.outputs: list[StreamOutput] = []
+        self.take(self.receiver.reconnected(book.now_ns))
+
+    def take(self, outputs) -> None:
+        for output in outputs:
+            self.outputs.append(output)
+            if isinstance(output, AskReplay):
+                identity = b"%d-%d" % (id(self), output.request)
+                self.request = (output.request, identity)
+                self.replies = []
+                request = [identity, *replay_request(output.start_seq)]
+                assert self.book.node.outputs[0].receive_request(request) is None
+            elif isinstance(output, CancelReplay):
+                self.request = None
+
+    def turn(self, live_max: int, replies_max: int) -> None:
+        """Let some of what is under way arrive, in an order of its own between the two sockets."""
+        book = self.book
+        replay = book.node.outputs[0].replay
+        for turn in replay.take_slice(book.now_ns):
+            if self.request is not None and turn.identity == self.request[1]:
+                self.replies += turn.messages
+            replay.sent(turn, len(turn.messages), book.now_ns)
+        for is_live in self.rng.sample([True] * live_max + [False] * replies_max, live_max + replies_max):
+            if is_live and self.live_from < len(book.frames[0]):
+                frames = book.frames[0][self.live_from]
+                self.live_from += 1
+                self.take(self.receiver.receive(int.from_bytes(frames[1], "big"), frames[2], book.now_ns))
+            elif not is_live and self.replies and self.request is not None:
+                message = read_replay_reply(self.replies.pop(0))
+                if isinstance(message, ReplayEnd):
+                    self.take(self.receiver.receive_end(book.now_ns, self.request[0]))
+                else:
+                    self.take(self.receiver.receive_replay(message.seq, message.payload, book.now_ns, self.request[0]))
+
+    def held(self):
+        delivered = [output for output in self.outputs if isinstance(output, Deliver)]
+        return fold_batches(decode_batch(output.payload) for output in delivered)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_our_own_subscriber_joins_a_busy_view_as_one_act(seed):
+    """Live batches from before the snapshot are under way, held, or come after it: none of them is a restart, a loss or a second
+    publisher, and it ends with what the view has announced."""
+    rng = random.Random(seed)
+    world = World(rng)
+    book = SnapshotBook("a", views=[small(buffer_batches=50)])
+    for _ in range(100):
+        book.send("a", world.event())
+    follower = Follower(book, seed)
+    for _ in range(150):
+        book.now_ns += 1_000_000
+        for _ in range(rng.choice([0, 1, 1, 3])):
+            book.send("a", world.event())
+        follower.turn(rng.randrange(4), rng.randrange(60))
+    while follower.live_from < len(book.frames[0]) or follower.request:
+        before = (follower.live_from, len(follower.outputs))
+        book.settle()
+        follower.turn(10, 100)
+        if before == (follower.live_from, len(follower.outputs)):
+            break
+    assert fold_batches(book.sent[0]) == follower.held()
+    told = [type(output).__name__ for output in follower.outputs if isinstance(output, Lost | NewEpoch | Conflict)]
+    assert [] == told
+    asked = sum(isinstance(output, AskReplay) for output in follower.outputs)
+    assert asked < 12
+
+
+def test_an_idle_subscriber_that_asks_again_and_compares_sees_no_restart():
+    """S3: the probe finds the batch that the answer ended with."""
+    book = SnapshotBook("a", views=[small()])
+    for number in range(20):
+        book.send("a", store(number))
+    follower = Follower(book, 1)
+    for _ in range(10):
+        book.settle()
+        follower.turn(10, 100)
+    for _ in range(4):
+        book.now_ns = follower.receiver.deadline_ns
+        follower.take(follower.receiver.on_time(book.now_ns))
+        follower.turn(10, 100)
+    assert 1 < sum(isinstance(output, AskReplay) for output in follower.outputs)
+    assert not any(isinstance(output, Lost | NewEpoch | Conflict) for output in follower.outputs)
+
+
+def test_a_subscriber_that_was_away_for_longer_than_the_buffer_begins_anew_with_the_state():
+    """Its last batch is nowhere any more, so nobody can say what it missed: it is told so, and gets everything."""
+    book = SnapshotBook("a", views=[small()])
+    book.send("a", store(1))
+    follower = Follower(book, 1)
+    follower.turn(10, 10)
+    follower.take(follower.receiver.disconnected(book.now_ns))
+    for number in range(2, 30):
+        book.send("a", store(number))
+    book.send("a", BlockRemoved([1], "GPU"))
+    follower.live_from = len(book.frames[0])
+    follower.take(follower.receiver.reconnected(book.now_ns))
+    for _ in range(10):
+        book.settle()
+        follower.turn(10, 100)
+    assert ["NewEpoch"] == [type(each).__name__ for each in follower.outputs if isinstance(each, NewEpoch | Lost)]
+    assert fold_batches(book.sent[0]) == follower.held()
 
 
 def test_waiting_requests_are_bounded():

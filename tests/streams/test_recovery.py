@@ -347,3 +347,37 @@ def test_jitter_comes_from_the_given_source_only() -> None:
         play.wait(1000)
         deadlines.append(play.receiver.deadline_ns)
     assert deadlines[0] == deadlines[1]
+
+
+def test_first_replay_wins_over_what_is_held() -> None:
+    """It may be a snapshot, whose numbers once were other batches: nothing was delivered, so nothing has begun anew."""
+    play = Play()
+    assert ["ask 0"] == play.live(5)
+    assert ["deliver 0 of life 9"] == play.replay(0, life=9)
+    assert [f"deliver {seq} of life 9" for seq in range(1, 5)] == play.replay(1, 2, 3, 4, life=9)
+    assert ["drop 5 unproven", "deliver 5 of life 9"] == play.replay(5, life=9)
+    assert ["deliver 6"] == play.replay(6, end=True)
+    assert ["drop 6 duplicate", "deliver 7"] == play.live(6, 7)
+
+
+def test_first_replay_may_be_faster_than_the_live_socket() -> None:
+    """What the live socket still brings of the numbers in front is neither a second publisher nor a restart."""
+    play = Play()
+    play.up()
+    play.replay(0, 1, 2, life=9)
+    play.replay(3, end=True)
+    assert ["drop 1 unproven", "drop 2 unproven", "drop 3 duplicate", "deliver 4"] == play.live(1, 2, 3, 4)
+    assert "ask 4" in play.live(2)
+
+
+def test_busy_live_socket_is_proven_although_something_newer_always_comes() -> None:
+    """The newest batch is never in the answer to a request that was made before it came."""
+    play = Play()
+    play.live(0)
+    play.up()
+    play.replay(0, life=1)
+    assert ["deliver 0 of life 1"] == play.replay(0, life=1, end=True)
+    assert ["drop 1 unproven", "ask 0"] == play.live(1, life=1)
+    assert ["drop 2 unproven"] == play.live(2, life=1)
+    assert ["drop 0 duplicate", "deliver 1 of life 1"] == play.replay(0, 1, life=1)
+    assert (2).to_bytes(8, "big") == play.receiver.expected
