@@ -30,6 +30,7 @@ from kvbus.broker.notices import Level, Notice, Reason, Refusals
 from kvbus.broker.output import Output
 from kvbus.broker.rankgroup import RankGroup
 from kvbus.broker.recorder import Recorder, StreamMark
+from kvbus.broker.requests import Requests, UpstreamRequest
 from kvbus.broker.status import BrokerStatus, status_of
 from kvbus.config import BrokerConfig
 from kvbus.errors import DecodeError, FrameError
@@ -37,7 +38,7 @@ from kvbus.streams.outputs import AskReplay, CancelReplay, Deliver, Dropped, Los
 from kvbus.streams.serving import Refusal
 from kvbus.views.residency import Residency
 from kvbus.wire.envelope import Envelope, split_batch
-from kvbus.wire.frames import ReplayEnd, read_live, read_replay_reply, replay_request
+from kvbus.wire.frames import ReplayEnd, read_live, read_replay_reply
 
 __all__ = ["BrokerNode", "Outgoing", "UpstreamRequest"]
 
@@ -52,42 +53,6 @@ class Outgoing(NamedTuple):
 
     view_index: int
     frames: list[bytes]
-
-
-class UpstreamRequest(NamedTuple):
-    """One message to a worker's replay ROUTER, on a DEALER of its own, or the end of one.
-
-    Attributes:
-        source_index: Whose replay endpoint.
-        key: Names the request; to be passed in with its replies.
-        frames: `[empty, start:8 BE]`; empty list = the request is over, close its DEALER.
-    """
-
-    source_index: int
-    key: int
-    frames: list[bytes]
-
-
-class _Ask(NamedTuple):
-    """One open replay request.
-
-    Attributes:
-        source_index: Whom it went to.
-        stream: Whose it is; `None` = to find out what streams there are.
-        request: The stream's own name for it.
-    """
-
-    source_index: int
-    stream: Stream | None
-    request: int
-
-
-ASKS_MAX = 16
-"""Replay requests open at once, over all streams: a broker that starts under load asks all workers, and their answers share
-its one thread. A request that waits for its turn loses nothing."""
-
-DISCOVERY_NS = 5_000_000_000
-"""How often a worker from which nothing has come is asked again what it has published."""
 
 
 class BrokerNode:
@@ -129,10 +94,8 @@ class BrokerNode:
         self.streams: list[Stream] = []
         self.refusals = Refusals()
         self.batches_received = 0
-        self._asks: dict[int, _Ask] = {}
-        self._ask_count = 0
         self._output: list[Outgoing] = []
-        self._requests: list[UpstreamRequest] = []
+        self._requests = Requests()
         self._notices: list[Notice] = []
 
     def receive(self, source_index: int, frames: Sequence[bytes], now_ns: int) -> None:
@@ -178,7 +141,7 @@ class BrokerNode:
             frames: All its frames, in order.
             now_ns: Monotonic time, nanoseconds.
         """
-        ask = self._asks.get(key)
+        ask = self._requests.get(key)
         if ask is None:
             return  # over; what was still under way is not counted, because nobody waits for it
         source = self.sources[ask.source_index]
@@ -188,7 +151,7 @@ class BrokerNode:
             self._refuse("replay_frame", source, None, error=error.reason)
             return
         if isinstance(message, ReplayEnd):
-            self._end_ask(key)
+            self._requests.end(key)
             if ask.stream is not None:
                 self._apply(ask.stream, ask.stream.receiver.receive_end(now_ns, ask.request), now_ns)
             return
@@ -243,7 +206,7 @@ class BrokerNode:
         """
         for source in self.sources:
             if source.discover_at_ns is not None and source.discover_at_ns <= now_ns:
-                self._discover(source, now_ns)
+                self._requests.discover(source, now_ns)
             for stream in list(source.streams.values()):
                 due = stream.receiver.deadline_ns
                 if due is not None and due <= now_ns:
@@ -290,8 +253,7 @@ class BrokerNode:
 
     def take_requests(self) -> list[UpstreamRequest]:
         """Return messages to workers' replay ROUTERs, in order, and forget them."""
-        requests, self._requests = self._requests, []
-        return requests
+        return self._requests.take()
 
     def take_notices(self) -> list[Notice]:
         """Return what is worth a log line, in order, and forget it."""
@@ -396,9 +358,9 @@ class BrokerNode:
             elif isinstance(output, Lost | NewEpoch):
                 self._lose(stream, output, now_ns)
             elif isinstance(output, AskReplay):
-                self._ask(stream.source, stream, output.start_seq, output.request, now_ns)
+                self._requests.ask(stream.source, stream, output.start_seq, output.request, now_ns)
             elif isinstance(output, CancelReplay):
-                self._cancel(stream, output.request)
+                self._requests.cancel(stream, output.request)
             elif isinstance(output, Dropped):
                 self._refuse(output.reason, stream.source, stream.topic, seq=output.seq)
             else:
@@ -419,40 +381,9 @@ class BrokerNode:
             self.recorder.moved(stream.number, 0 if isinstance(output, NewEpoch) else output.stop_seq, is_new_epoch)
         stream.rank_group.call("lose", now_ns, stream.worker_id)
 
-    def _ask(self, source: Source, stream: Stream | None, start_seq: int, request: int, now_ns: int) -> None:
-        """Send a replay request on a connection of its own, or put it off while too many are open."""
-        if len(self._asks) >= ASKS_MAX:
-            if stream is not None:
-                stream.receiver.deferred(now_ns)
-            return
-        self._ask_count += 1
-        self._asks[self._ask_count] = _Ask(source.index, stream, request)
-        self._requests.append(UpstreamRequest(source.index, self._ask_count, replay_request(start_seq)))
-
-    def _cancel(self, stream: Stream, request: int) -> None:
-        """Give up a replay request."""
-        for key, ask in self._asks.items():
-            if ask.stream is stream and ask.request == request:
-                self._end_ask(key)
-                return
-
-    def _end_ask(self, key: int) -> None:
-        """Close the connection of a request that is over."""
-        ask = self._asks.pop(key)
-        self._requests.append(UpstreamRequest(ask.source_index, key, []))
-
-    def _discover(self, source: Source, now_ns: int) -> None:
-        """Ask a worker from which nothing has come what it published before we were there."""
-        for key in [key for key, ask in self._asks.items() if ask.source_index == source.index and ask.stream is None]:
-            self._end_ask(key)
-        source.discover_at_ns = None
-        if not source.streams:
-            source.discover_at_ns = now_ns + DISCOVERY_NS
-            self._ask(source, None, 0, 0, now_ns)
-
     def _discovered(self, source: Source, key: int, topic: bytes, rank: int | None, now_ns: int) -> None:
         """Follow a stream that a worker's replay has shown. Its batches are asked for once more, by the stream itself."""
-        self._end_ask(key)
+        self._requests.end(key)
         source.discover_at_ns = None
         if (topic, rank) not in source.streams:
             stream = self._open_stream(source, topic, rank, now_ns)
