@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.set_order import set_iterations
 from tests.source_tree import Module, command_line, library
 
 NOUNS = {"events", "errors", "config", "endpoints"}
@@ -136,7 +137,9 @@ def test_click_is_reached_through_typer_only() -> None:
 def test_pure_rooms_iterate_no_set_whose_order_shows() -> None:
     """The order of a set of texts or bytes differs from process to process, and with it the bytes that we send."""
     found = [
-        f"{module.path}:{line}: {what}" for module in _pure_modules() for line, what in _set_iterations(module.tree)
+        f"{module.path}:{line}: {what}"
+        for module in _pure_modules()
+        for line, what in set_iterations(module.tree, module.text)
     ]
     assert [] == found, "\n".join([*found, "(sort it, use a dict, or end the line with `# order unseen: <why>`)"])
 
@@ -158,11 +161,14 @@ def test_the_table_of_shells_holds_nothing_stale() -> None:
         ("def f(x: set[int]): return list(x)", 0),
         ("def f(x: dict[str, int]): return list(x)", 0),
         ("def f(x: set[str]): return list(x)  # order unseen: counted only", 0),
+        ("class A:\n  seen: set[str]\n  def go(self): return list(self.seen)", 1),
+        ("def f(): x = {'a'}\ndef g(x): return list(x)", 0),
+        ("X = {'a'}\ndef g(): return list(X)", 1),
     ],
 )
 def test_the_set_check_sees_what_it_should(source: str, expected: int) -> None:
     """A check that cannot fail is worse than none."""
-    assert expected == len(list(_set_iterations(ast.parse(source), source)))
+    assert expected == len(list(set_iterations(ast.parse(source), source)))
 
 
 @pytest.mark.parametrize(
@@ -277,81 +283,3 @@ def _impurities(module: Module) -> Iterator[tuple[int, str]]:
 
 def _is_random_class(node: ast.expr) -> bool:
     return ast.unparse(node) in ("random.Random", "Random")
-
-
-# Who takes a set apart without showing its order.
-ORDER_BLIND = frozenset({"sorted", "len", "sum", "any", "all", "min", "max", "set", "frozenset", "Counter"})
-ORDER_SHOWING = frozenset(
-    {"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "join", "extend", "chain", "deque"}
-)
-
-
-def _set_iterations(tree: ast.Module, text: str = "") -> Iterator[tuple[int, str]]:
-    """Yield where a set of texts or bytes is iterated in its own order.
-
-    A heuristic: sets are recognised by literal, call or annotation of a name or attribute of that spelling anywhere in the
-    module, those annotated as sets of integers or enums excepted.
-    """
-    named = _names_of_sets(tree)
-    blind = {
-        id(argument)
-        for call in ast.walk(tree)
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ORDER_BLIND
-        for argument in call.args
-    }
-    lines = text.splitlines()
-    for node in ast.walk(tree):
-        iterated: list[ast.expr] = []
-        if isinstance(node, ast.For):
-            iterated = [node.iter]
-        elif isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.DictComp)) and id(node) not in blind:
-            iterated = [generator.iter for generator in node.generators]
-        elif isinstance(node, ast.Call) and _called(node) in ORDER_SHOWING and id(node) not in blind:
-            iterated = list(node.args)
-        elif isinstance(node, ast.Starred):
-            iterated = [node.value]
-        for each in iterated:
-            is_excused = lines and "# order unseen:" in lines[each.lineno - 1]
-            if _is_set(each, named) and not is_excused:
-                yield each.lineno, f"iterates the set `{ast.unparse(each)}`"
-
-
-def _called(call: ast.Call) -> str:
-    return (
-        call.func.id
-        if isinstance(call.func, ast.Name)
-        else call.func.attr
-        if isinstance(call.func, ast.Attribute)
-        else ""
-    )
-
-
-def _is_set(node: ast.expr, named: set[str]) -> bool:
-    if isinstance(node, (ast.Set, ast.SetComp)):
-        return True
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        return node.func.id in ("set", "frozenset")
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitOr, ast.BitAnd, ast.Sub, ast.BitXor)):
-        return _is_set(node.left, named)
-    return ast.unparse(node) in named
-
-
-def _names_of_sets(tree: ast.Module) -> set[str]:
-    """Spellings (`names`, `self.names`) that an annotation or an assignment makes a set."""
-    named: set[str] = set()
-    excluded: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.arg) and node.annotation is not None:
-            spelling, annotation = node.arg, ast.unparse(node.annotation)
-        elif isinstance(node, ast.AnnAssign):
-            spelling, annotation = ast.unparse(node.target), ast.unparse(node.annotation)
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and _is_set(node.value, set()):
-            named.add(ast.unparse(node.targets[0]))
-            continue
-        else:
-            continue
-        if annotation.startswith(("set[", "frozenset[", "AbstractSet[", "Set[", "MutableSet[")):
-            (named if "str" in annotation or "bytes" in annotation else excluded).add(spelling)
-        else:
-            excluded.add(spelling)
-    return named - excluded
