@@ -14,7 +14,7 @@ import msgspec
 
 from kvbus.endpoints import Endpoint, parse_ranks
 from kvbus.errors import ConfigError, Problem
-from kvbus.views.filters import EventFilter
+from kvbus.views.config import ViewConfig
 
 __all__ = [
     "BrokerConfig",
@@ -28,12 +28,13 @@ __all__ = [
     "parse_worker",
 ]
 
-DEFAULT_PUB = "tcp://127.0.0.1:5600"
-DEFAULT_REPLAY = "tcp://127.0.0.1:5700"
 DEFAULT_INGEST = "tcp://127.0.0.1:5800"
 
 LossPolicy: TypeAlias = Literal["clear", "ignore"]
 """What a declared loss does: a clear goes out and all votes are void (rule S5), or it is counted and told, and nothing else."""
+
+StoresMeaning: TypeAlias = Literal["copies", "reports"]
+"""What a second store of a block means: another copy of it, or nothing new."""
 
 DeparturePolicy: TypeAlias = Literal["clear", "shrink", "hold"]
 """What a departed worker does to its quorum (rule A6): a clear, and the others go on; the others go on; all wait for it."""
@@ -111,11 +112,16 @@ class GroupPolicy(msgspec.Struct, frozen=True, kw_only=True):
             announced, though one worker of them is gone. `hold`: nothing goes out until it is back.
         worker_timeout_s: Seconds for which a worker's connection must be down, or its probes unanswered, before it has
             departed, > 0. 30: a vote does not count for longer either, so waiting more would gain nothing.
+        stores: `copies`: a second store of a block is a second copy of it, as in vLLM. `reports`: the engine announces again what
+            it has (vLLM's `kv_cache_report_mode=full`), and blocks are a set.
+        model: What the group serves, for topics; may be empty.
     """
 
     on_loss: LossPolicy = "clear"
     on_departure: DeparturePolicy = "clear"
     worker_timeout_s: float = 30.0
+    stores: StoresMeaning = "copies"
+    model: str = ""
 
     def problems(self, field: str) -> Iterator[Problem]:
         """Yield what is wrong with it.
@@ -124,13 +130,14 @@ class GroupPolicy(msgspec.Struct, frozen=True, kw_only=True):
             field: Put in front of the option's name, which is a flag after `--` and a key otherwise.
         """
         flags = field.endswith("--")
-        for name, text, known in (
+        for name, text, words in (
             ("on-loss", self.on_loss, get_args(LossPolicy)),
             ("on-departure", self.on_departure, get_args(DeparturePolicy)),
+            ("stores", self.stores, get_args(StoresMeaning)),
         ):
-            if text not in known:
+            if text not in words:
                 shown = name if flags else name.replace("-", "_")
-                yield Problem(f"{field}{shown}", str(text), f"must be one of {', '.join(known)}")
+                yield Problem(f"{field}{shown}", str(text), f"must be one of {', '.join(words)}")
         if not 0 < self.worker_timeout_s < float("inf"):
             shown = "worker-timeout" if flags else "worker_timeout_s"
             yield Problem(f"{field}{shown}", str(self.worker_timeout_s), "must be more than 0 seconds and finite")
@@ -144,82 +151,16 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
         on_loss: As in `GroupPolicy`.
         on_departure: As in `GroupPolicy`.
         worker_timeout_s: As in `GroupPolicy`.
+        stores: As in `GroupPolicy`.
+        model: As in `GroupPolicy`.
     """
 
     name: str
     on_loss: LossPolicy | None = None
     on_departure: DeparturePolicy | None = None
     worker_timeout_s: float | None = None
-
-
-class ViewConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One output of the broker.
-
-    Attributes:
-        name: Name in logs and metrics; unique in the broker.
-        endpoint: Where its PUB socket binds.
-        replay_endpoint: Where its replay ROUTER binds; `None` = it serves no replay.
-        topic: First frame of every message, UTF-8; may be empty.
-        filter: Which events it carries; default all.
-        buffer_batches: Batches kept for replay, ≥ 1. 10 000 is what the engines keep.
-        buffer_bytes: Bytes of payload kept for replay, ≥ 1 MiB; the oldest batch goes first. 256 MiB holds 10 000 batches of
-            the 25 KB that an engine step of a busy rank makes.
-        hwm: Messages queued per subscriber before ZeroMQ drops for it, ≥ 1. 100 000 is what the engines use.
-        old_replay_form: Answer replay as vLLM up to 0.25 did, without the topic frame.
-        snapshot: Answer a request for what is not kept any more with a snapshot of what the view has announced: numbers begin
-            where the client asked, empty batches in front. False: the answer begins later, as the engines' does.
-        numbers_max: Most empty batches in front of a snapshot, ≥ 1. At 100 000 (3 to 5 s for Dynamo and llm-d) a router still
-            waits for the rest; vllm-router gives up between 20 000 and 50 000.
-        on_many: What happens past `numbers_max`. `jump`: an answer begins at the snapshot, above the number asked for (Dynamo
-            and kvbus accept it, llm-d and vllm-router index nothing). `epoch`: at that number the view begins a new epoch from
-            0 by itself, with a clear and a snapshot as its first batches (llm-d and vllm-router take it for a restart and
-            rebuild, Dynamo ignores everything). The default is the one that cannot leave stale blocks behind.
-        numbers_from: `zero`, or `clock`: the first number is the time in microseconds, so that a broker that restarts without a
-            journal never goes back (for Dynamo). A client that asks from 0 then always sees a jump.
-        heartbeat_s: Silence after which an empty batch is sent, so that subscribers find a lost tail, doubled each time up to 10
-            minutes; 0 = never. 5 s: what a router can wait before it acts on a block that is gone.
-    """
-
-    name: str = "all"
-    endpoint: str = DEFAULT_PUB
-    replay_endpoint: str | None = None
-    topic: str = ""
-    filter: EventFilter = EventFilter()
-    buffer_batches: int = 10_000
-    buffer_bytes: int = 256 << 20
-    hwm: int = 100_000
-    old_replay_form: bool = False
-    snapshot: bool = True
-    numbers_max: int = 100_000
-    on_many: Literal["jump", "epoch"] = "jump"
-    numbers_from: Literal["zero", "clock"] = "zero"
-    heartbeat_s: float = 5.0
-
-    def problems(self) -> Iterator[Problem]:
-        """Yield what is wrong with this view."""
-        for flag, text in (("--pub", self.endpoint), ("--replay", self.replay_endpoint)):
-            if text is None:
-                continue
-            try:
-                Endpoint.parse(text, flag)
-            except ConfigError as error:
-                yield from error.problems
-        if self.endpoint == self.replay_endpoint and not self.endpoint.endswith(":0"):
-            yield Problem("--replay", self.endpoint, "is the publish endpoint")
-        for flag, number, least in (
-            ("--buffer-batches", self.buffer_batches, 1),
-            ("--buffer-bytes", self.buffer_bytes, 1 << 20),
-            ("--hwm", self.hwm, 1),
-            ("--numbers-max", self.numbers_max, 1),
-        ):
-            if number < least:
-                yield Problem(flag, str(number), f"must be at least {least}")
-        if not 0 <= self.heartbeat_s < float("inf"):
-            yield Problem("--heartbeat", str(self.heartbeat_s), "must be 0 or a finite number of seconds")
-        if self.on_many == "epoch" and not self.snapshot:
-            yield Problem("--on-many", self.on_many, "a new epoch begins with a snapshot, and snapshot is off")
-        if self.on_many == "epoch" and self.numbers_from == "clock":
-            yield Problem("--on-many", self.on_many, "a new epoch begins at 0, and numbers_from is the clock")
+    stores: StoresMeaning | None = None
+    model: str | None = None
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,7 +227,27 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             on_loss=self.on_loss if own.on_loss is None else own.on_loss,
             on_departure=self.on_departure if own.on_departure is None else own.on_departure,
             worker_timeout_s=self.worker_timeout_s if own.worker_timeout_s is None else own.worker_timeout_s,
+            stores=own.stores or "copies",
+            model=own.model or "",
         )
+
+    def outputs(self) -> tuple[ViewConfig, ...]:
+        """Return the views as they are opened: one that is split by rank is one output for each rank of its groups.
+
+        Raises:
+            ConfigError: The port of a rank is past the last one; `validate()` has said so.
+        """
+        return tuple(output for view in self.views for output in view.split_into(self._ranks_of(view)))
+
+    def _ranks_of(self, view: ViewConfig) -> tuple[int, ...]:
+        """Return the ranks declared for the groups that a view takes; 0 alone where none is."""
+        ranks = {
+            rank
+            for worker in self.workers
+            if not view.groups or worker.group in view.groups
+            for rank in worker.ranks or ()
+        }
+        return tuple(sorted(ranks)) or (0,)
 
     def validate(self) -> None:
         """Check every field and every relation between fields.
@@ -313,7 +274,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not self.views:
             yield Problem("views", "", "a broker needs at least one view")
         for view in self.views:
-            yield from view.problems()
+            yield from view.problems(self._ranks_of(view))
+            yield from self._stray_groups(view)
         yield from _repeated("views", "view name", [view.name for view in self.views])
         yield from _repeated("--pub/--replay", "endpoint", list(self._bound_urls()))
         for flag, value, least in (
@@ -369,9 +331,22 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
                             continue  # reported by the worker's own check
 
     def _bound_urls(self) -> Iterator[str]:
-        for text in (text for view in self.views for text in (view.endpoint, view.replay_endpoint)):
+        try:
+            outputs = self.outputs()
+        except ConfigError:
+            return  # reported by the view's own check
+        for text in (text for view in outputs for text in (view.endpoint, view.replay_endpoint)):
             if text is not None and not text.endswith((":0", ":*")):
                 yield text
+
+    def _stray_groups(self, view: ViewConfig) -> Iterator[Problem]:
+        """Yield groups that a view asks for and no worker is in."""
+        known = dict.fromkeys(worker.group for worker in self.workers)
+        if self.ingest is not None:
+            known[self.ingest.group] = None
+        for group in view.groups:
+            if group not in known:
+                yield Problem("views.groups", group, f"no worker is in this group; there are {', '.join(known)!r}")
 
 
 def _repeated(field: str, noun: str, values: list[str]) -> Iterator[Problem]:

@@ -205,7 +205,7 @@ class BrokerLoop:
         self._pubs: list[BoundSocket] = []
         self._routers: dict[int, BoundSocket] = {}
         self._view_of_router: dict[object, int] = {}
-        for index, view in enumerate(self._config.views):
+        for index, view in enumerate(self.node.views):
             self._open_view(stack, index, view)
 
     def _open_view(self, stack: ExitStack, index: int, view: ViewConfig) -> None:

@@ -60,7 +60,8 @@ class BrokerNode:
 
     Attributes:
         sources: Where messages arrive, by index.
-        outputs: Where they leave: one a view, in the order of the configuration.
+        views: What is opened: the views of the configuration, those split by rank as one for each rank.
+        outputs: Where events leave, one for each of `views`.
         groups: Worker groups by name and data-parallel rank, in the order in which they were met.
         streams: Streams by number.
         refusals: Messages turned away, by reason.
@@ -87,9 +88,10 @@ class BrokerNode:
         self._members = {group: Membership(workers) for group, workers in self._intake.workers.items()}
         self.groups: dict[tuple[str, int | None], RankGroup] = {}
         self._residencies: list[Residency] = []
+        self.views = config.outputs()
         self.outputs = [
             Output(view, self._residencies, rng=rng, first_seq=clock_seq if view.numbers_from == "clock" else 0)
-            for view in config.views
+            for view in self.views
         ]
         self.streams: list[Stream] = []
         self.refusals = Refusals()
@@ -317,6 +319,8 @@ class BrokerNode:
     def _follow(self, source: Source, topic: bytes, rank: int | None, worker_id: str) -> Stream:
         """Begin to follow a stream whose worker has been seen with that rank."""
         group = self._group_of(source.group, rank)
+        if group.hear(topic) and not any(output.view.carries(group.group, rank, topic) for output in self.outputs):
+            self._tell("warning", "rank_in_no_view", group=group.group, rank=rank, topic=_text(topic))
         stream = self._intake.open_stream(source, topic, rank, worker_id, group)
         self.streams.append(stream)
         return stream

@@ -24,7 +24,7 @@ from kvbus.streams.serving import Refusal, ReplayServer
 from kvbus.views.residency import Residency
 from kvbus.views.run import Run
 from kvbus.views.snapshot import SnapshotBuilder
-from kvbus.views.view import View
+from kvbus.views.view import Offered, View
 from kvbus.wire.envelope import join_batch
 from kvbus.wire.frames import live_message, read_replay_request
 
@@ -38,7 +38,7 @@ class Output:
 
     Attributes:
         view: Filter and numbers.
-        topic: First frame of every message.
+        topic: First frame of messages without events: the topic of all, or the last one published where they differ.
         replay: Answers to replay requests, to be sent by the owner of the ROUTER.
         desk: Snapshots for requests that the ring cannot answer; `None` where the view makes none.
         epochs_count: New epochs that the view has begun by itself.
@@ -61,8 +61,8 @@ class Output:
             rng: For what tells empty batches of one epoch from those of another.
             first_seq: Number of the first batch.
         """
-        self.view = View(config.name, config.filter, first_seq)
-        self.topic = config.topic.encode()
+        self.view = View(config, first_seq)
+        self.topic = self.view.fixed_topic or b""
         self.epochs_count = 0
         self._config = config
         self._residencies = residencies
@@ -70,7 +70,7 @@ class Output:
         self._ring = ReplayRing(config.buffer_batches, config.buffer_bytes, first_seq)
         self.replay = ReplayServer(self._ring, old_form=config.old_replay_form)
         fill_max = config.numbers_max if config.on_many == "jump" else None
-        self.desk = SnapshotDesk(config.filter, residencies, fill_max) if config.snapshot else None
+        self.desk = SnapshotDesk(lambda: self.view.snapshot(residencies), fill_max) if config.snapshot else None
         self._heartbeat = Heartbeat(round(config.heartbeat_s * _NS))
         self._sent_ns: int | None = None
         self._now_ns = 0
@@ -79,8 +79,8 @@ class Output:
         self._empty = b""
         self._epoch_at: int | None = config.numbers_max if config.on_many == "epoch" else None
         self._epoch_builder: SnapshotBuilder | None = None
-        # Payloads that wait for a number of the new epoch: while it is built those after its snapshot, then all of them.
-        self._backlog: deque[bytes] = deque()
+        # Batches that wait for a number of the new epoch: while it is built those after its snapshot, then all of them.
+        self._backlog: deque[Offered] = deque()
         self._offered_batches = self._offered_bytes = 0
         self._is_turning = False
 
@@ -113,17 +113,18 @@ class Output:
             The message to publish, `[topic, seq:8 BE, payload]`, also kept for replay; `None` when nothing of it is wanted, or
             it waits behind the first batches of a new epoch and comes out of `on_time`.
         """
-        payload = self.view.offer(run)
-        if payload is None:
+        batch = self.view.offer(run)
+        if batch is None:
             return None
+        self.topic = batch.topic
         if not self._empty:
-            self._rank, self._ts = run.data_parallel_rank, run.ts
+            self._rank, self._ts = self.view.rank_of(run.data_parallel_rank), run.ts
             self._renew_empty()
         if self._is_turning or self._epoch_builder is not None:
-            self._backlog.append(payload)
+            self._backlog.append(batch)
             self._offered_batches += 1
-            self._offered_bytes += len(payload)
-        return None if self._is_turning else self._publish(payload)
+            self._offered_bytes += len(batch.payload)
+        return None if self._is_turning else self._publish(*batch)
 
     def receive_request(self, frames: Sequence[bytes]) -> Refusal | None:
         """Take one message that arrived at the ROUTER.
@@ -169,7 +170,7 @@ class Output:
         elif self.desk is not None:
             self._serve_late(self.desk, messages)
         if self._heartbeat.beat(now_ns) and not self._is_turning:
-            messages.append(self._publish(self._empty))
+            messages.append(self._publish(self.topic, self._empty))
             self._sent_ns = None  # a heartbeat does not end the silence
         return messages
 
@@ -187,12 +188,12 @@ class Output:
         """Whether the view has used up the numbers of its epoch."""
         return self._epoch_at is not None and self.view.next_seq >= self._epoch_at
 
-    def _publish(self, payload: bytes) -> list[bytes]:
+    def _publish(self, topic: bytes, payload: bytes) -> list[bytes]:
         """Number a payload, keep it and return its message."""
         seq = self.view.take_number()
-        self._ring.append(seq, self.topic, payload)
+        self._ring.append(seq, topic, payload)
         self._sent_ns = self._now_ns
-        return live_message(self.topic, seq, payload)
+        return live_message(topic, seq, payload)
 
     def _renew_empty(self) -> None:
         """Make the empty batch of this epoch.
@@ -213,7 +214,7 @@ class Output:
             if start_seq is None:
                 return
             missing = desk.begin() + 1 - (self.view.next_seq - start_seq)
-            messages += [self._publish(self._empty) for _ in range(max(1, missing))]
+            messages += [self._publish(self.topic, self._empty) for _ in range(max(1, missing))]
             desk.mark(KeptBatch(self.view.next_seq - 1, self.topic, self._empty))
         if desk.step(now_ns):
             desk.answer(self._ring, self.replay, now_ns)
@@ -221,14 +222,17 @@ class Output:
     def _prepare_epoch(self, messages: list[list[bytes]]) -> None:
         """Build one slice of the snapshot with which the next epoch begins; when it is complete, begin."""
         if self._epoch_builder is None:
-            self._epoch_builder = SnapshotBuilder(residency.freeze(self.view.wanted) for residency in self._residencies)
+            self._epoch_builder = self.view.snapshot(self._residencies)
         # What is published meanwhile is bounded like the ring; past that, the rest is built at once.
         is_late = self._offered_bytes > self._config.buffer_bytes
         snapshot = self._epoch_builder.step(1 << 62 if is_late else SLICE_BLOCKS)
         if snapshot is None:
             return
         self._epoch_builder = None
-        self._backlog.extendleft(reversed(snapshot.payloads))
+        topics = [self.topic] * len(snapshot.payloads)
+        if snapshot.topics:
+            topics = [snapshot.topics[part] for part in snapshot.parts]
+        self._backlog.extendleft(reversed(list(map(Offered, topics, snapshot.payloads))))
         self._epoch_at = max(self._config.numbers_max, 2 * len(self._backlog))
         self._is_turning = True
         self.epochs_count += 1
@@ -249,7 +253,7 @@ class Output:
         self._offered_batches = self._offered_bytes = 0
         size = 0
         while self._backlog and len(messages) < batches_max and size < bytes_max:
-            payload = self._backlog.popleft()
-            size += len(payload)
-            messages.append(self._publish(payload))
+            batch = self._backlog.popleft()
+            size += len(batch.payload)
+            messages.append(self._publish(*batch))
         self._is_turning = bool(self._backlog)

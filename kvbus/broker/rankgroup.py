@@ -16,8 +16,9 @@ from kvbus.aggregate.aggregator import DeparturePolicy, KVEventAggregator
 from kvbus.aggregate.description import Description, Kind
 from kvbus.broker.checkpoint import GroupState, ReleasedCount
 from kvbus.broker.recorder import Call, Called, Recorder
-from kvbus.config import BrokerConfig
+from kvbus.config import BrokerConfig, ViewConfig
 from kvbus.events import AllBlocksCleared, EventKind, Facets
+from kvbus.views.copies import counted_pieces
 from kvbus.views.filters import SpecKinds
 from kvbus.views.residency import Residency
 from kvbus.views.residency_state import ResidencyCopy, ResidencyPiece
@@ -62,6 +63,7 @@ class RankGroup:
         data_parallel_rank: Rank; `None` for workers that send none.
         aggregator: Counts votes; keys are raw events.
         released_by: Released events by what views filter on; at most `FACETS_MAX` different ones, others are left out.
+        worker_topic: Topic under which its workers publish: that of the first stream, which stands for all; `None` = none yet.
         residency: Who holds what after all events that were collected; `None` where no view needs it.
         finished: Runs that are full or whose form ended, oldest first; the node takes them.
     """
@@ -87,7 +89,11 @@ class RankGroup:
         self.data_parallel_rank = data_parallel_rank
         self.finished: list[Run] = []
         self.released_by: Counter[Facets] = Counter()
-        self.residency = _residency(group, data_parallel_rank, config)
+        self.worker_topic: bytes | None = None
+        self._model = config.policy(group).model
+        views = [view for view in config.outputs() if view.may_carry(group, data_parallel_rank)]
+        self._counts_copies = any(view.copies == "count" for view in views)
+        self.residency = _residency(group, data_parallel_rank, config, views)
         self._run: Run | None = None
         self._spec_kinds = SpecKinds()
         self._heads: dict[bytes, Head] = {}
@@ -108,6 +114,22 @@ class RankGroup:
             pending_events_max=config.pending_events_max,
             pending_bytes_max=config.pending_bytes_max,
         )
+
+    def hear(self, worker_topic: bytes) -> bool:
+        """Learn under which topic a worker of this group and rank publishes.
+
+        Args:
+            worker_topic: Topic of a stream.
+
+        Returns:
+            Whether it is the first, by which the group is known from now on.
+        """
+        if self.worker_topic is not None:
+            return False
+        self.worker_topic = worker_topic
+        if self.residency is not None:
+            self.residency.worker_topic = worker_topic
+        return True
 
     def deliver(self, worker_id: str, envelope: Envelope, now_ns: int) -> None:
         """Count one batch of one worker and collect what it releases.
@@ -161,22 +183,41 @@ class RankGroup:
         """
         stamp = self._ts if ts is None else float(ts)
         heads = [self._heads.pop(event) if event in self._heads else read_head(event) for event in released]
-        self._append(released, heads, stamp)
-        if self.residency is not None:
-            withdrawn = self.residency.fold(released, heads, stamp)
+        if self.residency is None:
+            self._append(released, heads, stamp)
+        else:
+            firsts: list[list[bool] | None] | None = [] if self._counts_copies else None
+            withdrawn = self.residency.fold(released, heads, stamp, firsts)
+            self._append(released, heads, stamp, firsts)
             if withdrawn:
                 self._append(withdrawn, [read_head(event) for event in withdrawn], stamp)
         if len(self._heads) > self.aggregator.pending_count + HEADS_SPARE:
             self._heads.clear()
 
-    def _append(self, events: list[bytes], heads: list[Head], stamp: float) -> None:
-        """Put events with their heads into runs."""
-        for event, head in zip(events, heads, strict=True):
+    def _append(
+        self,
+        events: list[bytes],
+        heads: list[Head],
+        stamp: float,
+        firsts: list[list[bool] | None] | None = None,
+    ) -> None:
+        """Put events with their heads into runs, beside them what is left for views that count copies."""
+        for index, (event, head) in enumerate(zip(events, heads, strict=True)):
             run = self._run
             if run is None or run.form is not head.form:
                 self.finish_run()
-                run = self._run = Run(self.group, self.data_parallel_rank, head.form, stamp, self._spec_kinds)
+                run = self._run = Run(
+                    self.group,
+                    self.data_parallel_rank,
+                    head.form,
+                    stamp,
+                    self._spec_kinds,
+                    worker_topic=self.worker_topic or b"",
+                    model=self._model,
+                )
             run.append(event, head.facets, stamp)
+            if firsts is not None and (flags := firsts[index]) is not None:
+                run.alter(True, False, counted_pieces(event, head, flags))
             if len(run.events) >= self._flush_events or run.size_bytes >= self._flush_bytes:
                 self.finish_run()
 
@@ -261,15 +302,19 @@ class RankGroup:
         return _CLEARS[self._form]
 
 
-def _residency(group: str, data_parallel_rank: int | None, config: BrokerConfig) -> Residency | None:
+def _residency(
+    group: str, data_parallel_rank: int | None, config: BrokerConfig, views: list[ViewConfig]
+) -> Residency | None:
     """Return an empty residency, if a view is going to ask for it."""
-    if not any(view.snapshot for view in config.views):
+    if not any(view.snapshot or view.copies == "count" for view in views):
         return None
     return Residency(
         group,
         data_parallel_rank,
+        counts_copies=config.policy(group).stores == "copies",
         blocks_max=config.residency_blocks_max,
         bytes_max=config.residency_bytes_max,
+        model=config.policy(group).model,
     )
 
 

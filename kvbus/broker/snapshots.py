@@ -20,15 +20,13 @@ was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import msgspec
 
 from kvbus.streams.ring import KeptBatch, ReplayRing
 from kvbus.streams.serving import Refusal, ReplayServer
-from kvbus.views.filters import EventFilter
-from kvbus.views.residency import Residency
-from kvbus.views.snapshot import Snapshot, SnapshotBuilder
+from kvbus.views.snapshot import Pressed, Snapshot, SnapshotBuilder
 
 __all__ = ["SLICE_BLOCKS", "SnapshotAnswer", "SnapshotCounts", "SnapshotDesk"]
 
@@ -67,7 +65,7 @@ class SnapshotAnswer:
     def __init__(
         self,
         start_seq: int,
-        payloads: Sequence[bytes],
+        pressed: Pressed,
         marker: KeptBatch,
         ring: ReplayRing | None,
         fill_max: int | None,
@@ -75,17 +73,17 @@ class SnapshotAnswer:
         """Lay an answer out.
 
         Args:
-            start_seq: Number asked for; there is room for the payloads from it to the marker.
-            payloads: The snapshot.
+            start_seq: Number asked for; there is room for the snapshot from it to the marker.
+            pressed: The snapshot.
             marker: The empty batch behind it.
             ring: What comes behind the marker; `None` = nothing, the client has that live.
             fill_max: Most empty batches in front; past it there are none, and the answer begins at the snapshot. `None` = no
                 limit.
         """
-        self._payloads = payloads
+        self._payloads, self._topics = pressed
         self._marker = marker
         self._ring = ring
-        self.snapshot_seq = marker.seq - len(payloads)
+        self.snapshot_seq = marker.seq - len(self._payloads)
         assert start_seq <= self.snapshot_seq
         is_too_long = fill_max is not None and self.snapshot_seq - start_seq > fill_max
         self.oldest_seq = self.snapshot_seq if is_too_long else start_seq
@@ -105,11 +103,13 @@ class SnapshotAnswer:
         seq = max(start_seq, self.oldest_seq)
         while seq <= self._marker.seq and len(found) < batches_max:
             is_content = self.snapshot_seq <= seq < self._marker.seq
-            payload = self._payloads[seq - self.snapshot_seq] if is_content else empty
-            size += len(topic) + len(payload)
+            index = seq - self.snapshot_seq
+            payload = self._payloads[index] if is_content else empty
+            name = self._topics[index] if is_content and self._topics is not None else topic
+            size += len(name) + len(payload)
             if found and size > bytes_max:
                 return found
-            found.append(KeptBatch(seq, topic, payload))
+            found.append(KeptBatch(seq, name, payload))
             seq += 1
         if self._ring is not None and len(found) < batches_max and (not found or size < bytes_max):
             found += self._ring.read(seq, batches_max - len(found), max(bytes_max - size, 1))
@@ -140,17 +140,15 @@ class SnapshotDesk:
         is_building: Whether a snapshot is under way.
     """
 
-    def __init__(self, wanted: EventFilter, residencies: Sequence[Residency], fill_max: int | None) -> None:
+    def __init__(self, copy: Callable[[], SnapshotBuilder], fill_max: int | None) -> None:
         """Nothing waits.
 
         Args:
-            wanted: The view's filter.
-            residencies: Those of the broker; grows as ranks show up.
+            copy: Copies what the view has announced and returns what builds a snapshot of it.
             fill_max: Most empty batches in front of a snapshot; `None` = no limit.
         """
         self.counts = SnapshotCounts()
-        self._wanted = wanted
-        self._residencies = residencies
+        self._copy = copy
         self._fill_max = fill_max
         self._wishes: list[_Wish] = []
         self._builder: SnapshotBuilder | None = None
@@ -206,7 +204,7 @@ class SnapshotDesk:
 
         Cost: 0.3 ms per 10⁴ blocks.
         """
-        self._builder = SnapshotBuilder(residency.freeze(self._wanted) for residency in self._residencies)
+        self._builder = self._copy()
         return self._builder.numbers_min
 
     def mark(self, marker: KeptBatch) -> None:
@@ -256,8 +254,8 @@ class SnapshotDesk:
             if room < snapshot.numbers_min or (has_hole and wish.asked_seq > marker.seq):
                 waiting.append(wish)
                 continue
-            payloads = snapshot.press(room)
-            source = SnapshotAnswer(wish.start_seq, payloads, marker, None if has_hole else ring, self._fill_max)
+            pressed = snapshot.press(room)
+            source = SnapshotAnswer(wish.start_seq, pressed, marker, None if has_hole else ring, self._fill_max)
             if replay.request(wish.identity, wish.start_seq, source) is None:
                 self.counts.answers += 1
                 self.counts.jumps += source.oldest_seq > wish.start_seq

@@ -93,7 +93,7 @@ class CopyCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ViewStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One view: `released == sent + filtered`.
+    """One view: `released == sent + filtered + suppressed + dropped`.
 
     Attributes:
         name: Its name.
@@ -102,6 +102,8 @@ class ViewStatus(msgspec.Struct, frozen=True, kw_only=True):
         released: Events offered to it.
         sent: Events sent.
         filtered: Events that its filter does not take.
+        suppressed: Events about further copies only, in a view that counts them.
+        dropped: Events that its spelling has no words for.
         batches: Batches sent.
         replay_clients: Clients being answered now.
         replayed: Batches sent in answers so far.
@@ -113,6 +115,8 @@ class ViewStatus(msgspec.Struct, frozen=True, kw_only=True):
     released: int
     sent: int
     filtered: int
+    suppressed: int
+    dropped: int
     batches: int
     replay_clients: int
     replayed: int
@@ -250,6 +254,8 @@ def _view(output: Output, endpoints: Mapping[str, str]) -> ViewStatus:
         released=counts.released,
         sent=counts.sent,
         filtered=counts.filtered,
+        suppressed=counts.suppressed,
+        dropped=counts.dropped,
         batches=counts.batches,
         replay_clients=replay.clients_count,
         replayed=replay.counts.batches,

@@ -82,6 +82,8 @@ class FrozenResidency(NamedTuple):
         ts: Newest engine time folded, seconds since the epoch.
         form: Form of the newest event.
         shelves: Places with blocks, in the order in which they were first used.
+        worker_topic: As in `Residency`.
+        model: As in `Residency`.
     """
 
     group: str
@@ -89,6 +91,8 @@ class FrozenResidency(NamedTuple):
     ts: float
     form: Form
     shelves: list[FrozenShelf]
+    worker_topic: bytes = b""
+    model: str = ""
 
 
 class Residency:
@@ -97,6 +101,8 @@ class Residency:
     Attributes:
         group: Worker group.
         data_parallel_rank: Rank.
+        worker_topic: Topic under which the group's workers publish; empty until one has.
+        model: What the group serves.
         ts: Newest engine time of what was folded, seconds since the epoch.
         form: Form of the newest event folded.
         blocks_count: Blocks held, each key once.
@@ -116,6 +122,7 @@ class Residency:
         counts_copies: bool = True,
         blocks_max: int = 2_000_000,
         bytes_max: int = 1 << 30,
+        model: str = "",
     ) -> None:
         """Hold nothing.
 
@@ -126,9 +133,12 @@ class Residency:
                 it has again without a copy (`stores = "reports"`).
             blocks_max: Most blocks, ≥ 1.
             bytes_max: Most bytes, events and `BLOCK_BYTES` a block together.
+            model: What the group serves.
         """
         self.group = group
         self.data_parallel_rank = data_parallel_rank
+        self.worker_topic = b""
+        self.model = model
         self.ts = 0.0
         self.form = Form.MAP
         self.blocks_count = 0
@@ -243,7 +253,9 @@ class Residency:
                 blocks = {block_hash: origin for block_hash, origin in blocks.items() if verdicts[origin.facets]}
             if blocks:
                 shelves.append(FrozenShelf(place, blocks, shelf.copies.copy()))
-        return FrozenResidency(self.group, self.data_parallel_rank, self.ts, self.form, shelves)
+        return FrozenResidency(
+            self.group, self.data_parallel_rank, self.ts, self.form, shelves, self.worker_topic, self.model
+        )
 
     def capture(self) -> ResidencyCopy:
         """Copy this moment, to be written down later. Cost: 0.3 ms per 10⁴ blocks."""

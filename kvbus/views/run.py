@@ -69,6 +69,7 @@ class Run:
         facets: What a view filters on, one per event.
         size_bytes: Sum of the events' bytes.
         worker_topic: Topic under which the group's workers publish.
+        model: What the group serves.
     """
 
     __slots__ = (
@@ -81,6 +82,7 @@ class Run:
         "facets",
         "form",
         "group",
+        "model",
         "size_bytes",
         "ts",
         "worker_topic",
@@ -95,6 +97,7 @@ class Run:
         spec_kinds: SpecKinds,
         *,
         worker_topic: bytes = b"",
+        model: str = "",
     ) -> None:
         """Begin an empty run.
 
@@ -105,6 +108,7 @@ class Run:
             ts: Engine time of the batch that completes the first.
             spec_kinds: What the stores of this group and rank have named; a removal names no kind itself.
             worker_topic: Topic under which the group's workers publish.
+            model: What the group serves.
         """
         self.group = group
         self.data_parallel_rank = data_parallel_rank
@@ -113,6 +117,8 @@ class Run:
         self.events: list[bytes] = []
         self.facets: list[Facets] = []
         self.size_bytes = 0
+        self.worker_topic = worker_topic
+        self.model = model
         self._spec_kinds = spec_kinds
         self.worker_topic = worker_topic
         self._altered: dict[tuple[bool, bool], dict[int, tuple[bytes, ...]]] = {}

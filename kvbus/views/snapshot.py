@@ -15,7 +15,7 @@ tail, which only a hostile peer can make, is broken where it was entered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -26,7 +26,7 @@ from kvbus.views.residency import FrozenResidency, FrozenShelf, Origin
 from kvbus.wire.envelope import join_batch, split_batch
 from kvbus.wire.head import Form, form_of
 
-__all__ = ["Snapshot", "SnapshotBuilder"]
+__all__ = ["Pressed", "Snapshot", "SnapshotBuilder"]
 
 BATCH_BYTES = 64 * 1024
 """Payload after which a batch is full: four make a slice of replay."""
@@ -44,6 +44,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         payloads: Encoded batches in order.
         parts: For each batch, which part it is in: batches of one part hold the same group and rank.
+        topics: For each part, its topic; empty where the view has one topic for all.
         blocks_count: Blocks in it, each key once.
         stores_count: Store events in it.
         size_bytes: Bytes of all payloads.
@@ -51,6 +52,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
 
     payloads: list[bytes]
     parts: list[int]
+    topics: list[bytes]
     blocks_count: int
     stores_count: int
     size_bytes: int
@@ -60,18 +62,32 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
         """The fewest numbers into which it can be pressed."""
         return self.parts[-1] + 1 if self.parts else 0
 
-    def press(self, numbers: int) -> Sequence[bytes]:
+    def press(self, numbers: int) -> Pressed:
         """Return the batches joined so that they fit a count.
 
         Args:
             numbers: Most batches wanted, at least `numbers_min`.
 
         Returns:
-            Payloads in order; the batches themselves where there are no more than that. Joined ones are made when they are read.
+            Batches in order; those that there are where there are no more than that. Joined ones are made when they are read.
         """
         if len(self.payloads) <= numbers:
-            return self.payloads
-        return _Pressed(self.payloads, list(_spans(self.parts, numbers)))
+            return Pressed(self.payloads, [self.topics[part] for part in self.parts] if self.topics else None)
+        spans = list(_spans(self.parts, numbers))
+        topics = [self.topics[self.parts[span.start]] for span in spans] if self.topics else None
+        return Pressed(_Joined(self.payloads, spans), topics)
+
+
+class Pressed(NamedTuple):
+    """A snapshot as batches of which there are few enough.
+
+    Attributes:
+        payloads: Encoded batches, in order.
+        topics: The topic of each; `None` = that of the view.
+    """
+
+    payloads: Sequence[bytes]
+    topics: list[bytes] | None = None
 
 
 class SnapshotBuilder:
@@ -86,6 +102,9 @@ class SnapshotBuilder:
         residencies: Iterable[FrozenResidency],
         *,
         counts_copies: bool = True,
+        fill_rank: int | None = None,
+        spell: Callable[[FrozenResidency, bytes], tuple[bytes, ...]] | None = None,
+        topic_of: Callable[[FrozenResidency], bytes] | None = None,
         batch_events: int = BATCH_EVENTS,
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
@@ -94,11 +113,18 @@ class SnapshotBuilder:
         Args:
             residencies: One per group and rank, frozen at the same moment; their shelves are used up.
             counts_copies: Whether a block comes as often as it is referred to, or once.
+            fill_rank: Rank to write where there is none; `None` = nil stays nil.
+            spell: How the view says an event; at least one event for a store or a clear. `None` = as it is.
+            topic_of: Topic of a residency's batches; `None` = the view has one for all.
             batch_events: Events after which a batch is full.
             batch_bytes: Bytes after which a batch is full; one larger event still goes, alone.
         """
         self._queue = list(residencies)
         self._counts_copies = counts_copies
+        self._fill_rank = fill_rank
+        self._spell = spell
+        self._topic_of = topic_of
+        self._topics: list[bytes] = []
         self._batch_events = batch_events
         self._batch_bytes = batch_bytes
         self._stack: list[_Visit] = []
@@ -112,10 +138,10 @@ class SnapshotBuilder:
         self._events_bytes = 0
         self._form = Form.MAP
         self._blocks_count = self._stores_count = 0
-        ranks = {frozen.data_parallel_rank for frozen in self._queue}
-        filled = sum(1 for frozen in self._queue if frozen.shelves)
         self._clears_first = len(self._queue) > 1
-        self.numbers_min = len(ranks) + filled if self._clears_first else len(self._queue)
+        filled = sum(1 for frozen in self._queue if frozen.shelves)
+        clears = len({self._stream_of(frozen) for frozen in self._queue})
+        self.numbers_min = clears + filled if self._clears_first else len(self._queue)
         self._residency: FrozenResidency | None = None
         if self._clears_first:
             self._write_clears()
@@ -138,18 +164,25 @@ class SnapshotBuilder:
                 left -= self._advance()
             elif not self._take_next():
                 size_bytes = sum(map(len, self._payloads))
-                return Snapshot(self._payloads, self._parts, self._blocks_count, self._stores_count, size_bytes)
+                return Snapshot(
+                    self._payloads, self._parts, self._topics, self._blocks_count, self._stores_count, size_bytes
+                )
         return None
 
     def _write_clears(self) -> None:
-        """Write one clear per rank in front of everything: two groups may have the same rank, and a batch names only that."""
-        first_of_rank: dict[int | None, FrozenResidency] = {}
+        """Write one clear per rank and topic in front of everything: groups may share them, and a batch names no more."""
+        first: dict[tuple[int | None, bytes], FrozenResidency] = {}
         for frozen in self._queue:
-            first_of_rank.setdefault(frozen.data_parallel_rank, frozen)
-        for frozen in first_of_rank.values():
+            first.setdefault(self._stream_of(frozen), frozen)
+        for frozen in first.values():
             self._residency = frozen
-            self._write(clear_of(frozen.form), frozen.form)
+            self._write(clear_of(frozen.form))
             self._close_part()
+
+    def _stream_of(self, frozen: FrozenResidency) -> tuple[int | None, bytes]:
+        """Return what the batches of a residency name, and so whatever a clear in them is about."""
+        rank = frozen.data_parallel_rank
+        return self._fill_rank if rank is None else rank, b"" if self._topic_of is None else self._topic_of(frozen)
 
     def _take_next(self) -> bool:
         """Begin with the newest block that is left. False when none is."""
@@ -170,8 +203,7 @@ class SnapshotBuilder:
         frozen = self._residency = self._queue.pop()
         self._shelves = iter(frozen.shelves)
         if not self._clears_first:
-            form = _first_form(frozen)
-            self._write(clear_of(form), form)
+            self._write(clear_of(_first_form(frozen)))
         return True
 
     def _advance(self) -> int:
@@ -221,9 +253,15 @@ class SnapshotBuilder:
                 cutter = self._cutters[origin] = StoreCutter(raw)
             raw = cutter.cut(start, stop)
         self._stores_count += 1
-        self._write(raw, form_of(raw))
+        self._write(raw)
 
-    def _write(self, event: bytes, form: Form) -> None:
+    def _write(self, event: bytes) -> None:
+        """Add an event, said as the view says it, to the batch, or begin another one."""
+        assert self._residency is not None
+        for piece in (event,) if self._spell is None else self._spell(self._residency, event):
+            self._add(piece, form_of(piece))
+
+    def _add(self, event: bytes, form: Form) -> None:
         """Add an event to the batch, or begin another one."""
         size = len(event)
         if self._events and (
@@ -240,8 +278,11 @@ class SnapshotBuilder:
         """End the batch."""
         assert self._residency is not None
         residency = self._residency
-        self._payloads.append(join_batch(residency.ts, self._events, residency.data_parallel_rank))
+        rank, topic = self._stream_of(residency)
+        self._payloads.append(join_batch(residency.ts, self._events, rank))
         self._parts.append(self._part)
+        if self._topic_of is not None and len(self._topics) == self._part:
+            self._topics.append(topic)
         self._events = []
         self._events_bytes = 0
 
@@ -275,7 +316,7 @@ class _Span(NamedTuple):
     stop: int
 
 
-class _Pressed(Sequence[bytes]):
+class _Joined(Sequence[bytes]):
     """Batches joined on demand. The last one made is kept, because a replay looks at each twice."""
 
     def __init__(self, payloads: list[bytes], spans: list[_Span]) -> None:

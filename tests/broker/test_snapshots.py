@@ -16,6 +16,8 @@ from kvbus.streams.ring import KeptBatch, ReplayRing
 from kvbus.streams.serving import ReplayServer, ServingLimits
 from kvbus.views.filters import EventFilter
 from kvbus.views.residency import Residency
+from kvbus.views.snapshot import Pressed
+from kvbus.views.view import View
 from kvbus.wire.codec import decode_batch
 from kvbus.wire.frames import ReplayEnd, live_message, read_replay_reply, replay_request
 from tests.broker.playbook import Playbook, view
@@ -440,7 +442,7 @@ def test_a_subscriber_that_was_away_for_longer_than_the_buffer_begins_anew_with_
 
 def test_waiting_requests_are_bounded():
     """E1."""
-    desk = SnapshotDesk(EventFilter(), [], None)
+    desk = SnapshotDesk(lambda: View(ViewConfig()).snapshot([]), None)
     ring = ReplayRing(1)
     replay = ReplayServer(ring, ServingLimits(clients_max=3, requests_max=2))
     assert [None, None, "requests_max"] == [desk.ask(b"a", 0, ring, replay) for _ in range(3)]
@@ -450,7 +452,7 @@ def test_waiting_requests_are_bounded():
 def test_a_snapshot_that_nobody_asks_for_is_dropped():
     residency = Residency("", 0)
     residency.fold(*encoded([store(1)]), 1.0)
-    desk, ring = SnapshotDesk(EventFilter(), [residency], None), ReplayRing(10, first_seq=8)
+    desk, ring = SnapshotDesk(lambda: View(ViewConfig()).snapshot([residency]), None), ReplayRing(10, first_seq=8)
     replay = ReplayServer(ring)
     desk.ask(b"a", 0, ring, replay)
     assert 1 == desk.begin()
@@ -472,7 +474,7 @@ class TestAnswer:
         return ring
 
     def test_reads_across_all_its_parts(self):
-        answer = SnapshotAnswer(2, [b"x", b"y"], KeptBatch(6, b"t", b"e"), self.ring(6, 7, 8), None)
+        answer = SnapshotAnswer(2, Pressed([b"x", b"y"]), KeptBatch(6, b"t", b"e"), self.ring(6, 7, 8), None)
         everything = [b"e", b"e", b"x", b"y", b"e", b"live-7", b"live-8"]
         assert (2, 9) == (answer.oldest_seq, answer.next_seq)
         for batches_max in (1, 2, 3, 100):
@@ -485,14 +487,14 @@ class TestAnswer:
             assert everything == [batch.payload for batch in found]
 
     def test_stops_at_its_bytes_but_always_gives_one(self):
-        answer = SnapshotAnswer(0, [b"x" * 10, b"y" * 10], KeptBatch(2, b"t", b"e"), None, None)
+        answer = SnapshotAnswer(0, Pressed([b"x" * 10, b"y" * 10]), KeptBatch(2, b"t", b"e"), None, None)
         assert [1, 1, 1] == [len(answer.read(seq, 9, 5)) for seq in (0, 1, 2)]
         assert 2 == len(answer.read(0, 9, 22))
 
     def test_begins_at_the_snapshot_where_the_fill_would_be_too_long(self):
         marker = KeptBatch(100, b"t", b"e")
-        assert 0 == SnapshotAnswer(0, [b"x"], marker, None, 99).oldest_seq
-        assert 99 == SnapshotAnswer(0, [b"x"], marker, None, 98).oldest_seq
+        assert 0 == SnapshotAnswer(0, Pressed([b"x"]), marker, None, 99).oldest_seq
+        assert 99 == SnapshotAnswer(0, Pressed([b"x"]), marker, None, 98).oldest_seq
 
 
 def test_live_messages_have_the_same_form_as_replayed_ones():

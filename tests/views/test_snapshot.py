@@ -197,7 +197,7 @@ class TestPress:
         """A client that asks shortly before the buffer leaves few numbers."""
         snapshot = snapshot_of(*ranks(), batch_events=1)
         assert (18, 6) == (len(snapshot.payloads), snapshot.numbers_min)
-        pressed = snapshot.press(numbers)
+        pressed = snapshot.press(numbers).payloads
         assert len(pressed) == min(18, numbers) or numbers - len(pressed) < 3
         assert len(pressed) <= numbers
         decoded = [decode_batch(payload) for payload in pressed]
@@ -209,10 +209,10 @@ class TestPress:
         residency = Residency("", 0)
         for number, encoding in enumerate(["map", "array", "map"], 1):
             residency.fold(*encoded([store(number, parent=number - 1 or None)], encoding), 1.0)
-        (payload,) = snapshot_of(residency).press(1)
+        (payload,) = snapshot_of(residency).press(1).payloads
         assert [Form.MAP] * 4 == [form_of(msgspec.msgpack.encode(raw)) for raw in msgspec.msgpack.decode(payload)[1]]
         assert 4 == len(decode_batch(payload).events)
 
     def test_what_fits_is_left_alone(self):
         snapshot = snapshot_of(*ranks())
-        assert snapshot.payloads is snapshot.press(100)
+        assert snapshot.payloads is snapshot.press(100).payloads
