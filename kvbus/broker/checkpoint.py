@@ -63,6 +63,7 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
         form: Form in which its workers speak.
         spec_kinds: KV-cache group and kind, as stores have named them.
         released: What was released so far.
+        withdrawn_count: Removals that the residency has added to it.
         aggregator: Votes, workers, segments.
         residency: Who holds what; its pieces are in the other parts. `None` where no view needs it.
     """
@@ -73,6 +74,7 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     form: str
     spec_kinds: list[tuple[int | None, str | None]]
     released: list[ReleasedCount]
+    withdrawn_count: int
     aggregator: AggregatorState[bytes]
     residency: ResidencyState | None
 
@@ -84,11 +86,13 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
         marks: Where each stream stands, in the order in which they were met.
         groups: In the order in which they were met.
         batches: Batches taken from workers so far.
+        delta_ns: Journal time less the monotonic time in which the groups are.
     """
 
     marks: list[StreamMark]
     groups: list[GroupState]
     batches: int
+    delta_ns: int
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -116,13 +120,13 @@ class OutputState(msgspec.Struct, frozen=True, array_like=True):
         is_turning: Whether the first batches of its epoch are not all out.
     """
 
-    counts: dict[str, int]
-    epochs_count: int
-    empty: bytes
-    data_parallel_rank: int | None
-    ts: float
-    epoch_at: int | None
-    is_turning: bool
+    counts: dict[str, int] = {}
+    epochs_count: int = 0
+    empty: bytes = b""
+    data_parallel_rank: int | None = None
+    ts: float = 0.0
+    epoch_at: int | None = None
+    is_turning: bool = False
 
 
 class StoredView(msgspec.Struct, frozen=True):
@@ -148,7 +152,7 @@ class Stored(msgspec.Struct, frozen=True):
         shape: Of the configuration that it belongs to.
         rules: Likewise.
         wall_ns: When it was last written, nanoseconds since 1970.
-        now_ns: The same moment on the monotonic clock of then.
+        now_ns: The same moment in journal time.
         parts: The checkpoint, a `Checkpoint` and any number of `Part`; empty = a node that has seen nothing.
         turns: The redo log since.
         views: Every view.
@@ -187,7 +191,6 @@ _NO_SHAPE = frozenset(
         "hwm",
         "old_replay_form",
         "numbers_max",
-        "on_many",
         "heartbeat_s",
     }
 )

@@ -73,7 +73,7 @@ class Took(msgspec.Struct, frozen=True, array_like=True, tag="t"):
     Attributes:
         stream: Number of its stream.
         seq: Its number.
-        now_ns: When.
+        now_ns: When, in journal time.
         head: The first bytes of its payload.
         tail: The rest, or the number of an earlier tail of this section that is the same.
     """
@@ -114,7 +114,7 @@ class Called(msgspec.Struct, frozen=True, array_like=True, tag="c"):
         call: What.
         worker_id: About whom; empty where it is about nobody.
         policy: How, for `remove_worker`.
-        now_ns: When.
+        now_ns: When, in journal time.
     """
 
     group: str
@@ -154,6 +154,7 @@ class Recorder:
 
     Attributes:
         marks: By number of the stream. To be changed here only.
+        delta_ns: Journal time less monotonic time of this process.
         is_listening: Whether records are kept, or only marks; off while what was recorded is being done again.
         section_bytes: Size of all turns taken since the section began.
     """
@@ -161,6 +162,7 @@ class Recorder:
     def __init__(self) -> None:
         """Begin with no stream."""
         self.marks: list[StreamMark] = []
+        self.delta_ns = 0
         self.is_listening = True
         self.section_bytes = 0
         self._records: list[Record] = []
@@ -201,7 +203,13 @@ class Recorder:
             if number is None:
                 number = self._known_before.get(tail)
             self._records.append(
-                Took(stream, seq, now_ns, payload[:HEAD_BYTES], self._learn(tail) if number is None else number)
+                Took(
+                    stream,
+                    seq,
+                    now_ns + self.delta_ns,
+                    payload[:HEAD_BYTES],
+                    self._learn(tail) if number is None else number,
+                )
             )
 
     def moved(self, stream: int, position: int | None, is_new_epoch: bool) -> None:
@@ -222,9 +230,13 @@ class Recorder:
             self._records.append(Moved(stream, position, is_new_epoch))
 
     def called(self, called: Called) -> None:
-        """Note that a group was told something."""
+        """Note that a group was told something.
+
+        Args:
+            called: What, with the time of this process.
+        """
         if self.is_listening:
-            self._records.append(called)
+            self._records.append(msgspec.structs.replace(called, now_ns=called.now_ns + self.delta_ns))
 
     def flushed(self) -> None:
         """Note that everything released was handed to the views."""
