@@ -52,6 +52,7 @@ SHELLS = {
     "kvbus.subscriber",
     "kvbus.subscriber.loop",
     "kvbus.subscriber.mailbox",
+    "kvbus.subscriber.replay",
     "kvbus.subscriber.subscriber",
 }
 
