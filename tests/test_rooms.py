@@ -46,6 +46,10 @@ PURE = NOUNS | {"wire", "streams", "aggregate", "views", "broker", "subscriber",
 # The shells among them: they give a pure node its sockets, its thread and its clock.
 SHELLS = {
     "kvbus.broker",
+    "kvbus.broker.journal",
+    "kvbus.broker.journal_file",
+    "kvbus.broker.journal",
+    "kvbus.broker.journal_file",
     "kvbus.broker.links",
     "kvbus.broker.loop",
     "kvbus.broker.server",
