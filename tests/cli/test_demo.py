@@ -11,7 +11,7 @@ from kvbus_cli.main import app
 
 
 def test_it_ends_by_itself_with_figures_that_add_up():
-    result = CliRunner().invoke(app, ["demo", "--seconds", "2", "--ranks", "2", "--json"])
+    result = CliRunner().invoke(app, ["demo", "--seconds", "2", "--speed", "60", "--ranks", "2", "--json"])
     assert 0 == result.exit_code, result.stderr
     report = json.loads(result.stdout)
     assert [] == report["disagreements"]
@@ -22,7 +22,7 @@ def test_it_ends_by_itself_with_figures_that_add_up():
 
 
 def test_a_person_sees_events_and_two_tables():
-    result = CliRunner().invoke(app, ["demo", "--seconds", "1", "--ranks", "1", "--ownership", "dram"])
+    result = CliRunner().invoke(app, ["demo", "--seconds", "2", "--speed", "60", "--ranks", "1", "--ownership", "dram"])
     assert 0 == result.exit_code, result.stderr
     assert "everything adds up" in result.stdout
     assert "dram" in result.stdout
