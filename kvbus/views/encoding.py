@@ -159,6 +159,9 @@ class EventEncoder:
                 event = AllBlocksCleared()
             else:
                 event = BlockRemoved(head.block_hashes, where.medium, where.group_idx, where.locality, where.ownership)
+        if self.spelling.tokens != "any" and isinstance(event, BlockRemoved) and event.extra:
+            extra = {name: value for name, value in event.extra.items() if name not in _STORE_ONLY}
+            event = msgspec.structs.replace(event, extra=extra)
         return (_written(self._with_hashes(event), target, encoding),)
 
     def _write_unknown(self, raw: bytes, form: Form, target: Form, encoding: Encoding) -> tuple[bytes, ...]:
@@ -297,6 +300,17 @@ def _without_pairs(event: BlockStored) -> BlockStored | None:
 _Decode: TypeAlias = Any
 """A decoder's method; what it returns depends on the spelling, and is only asked for the fields that it checks."""
 
+_STORE_ONLY = (
+    "token_ids",
+    "block_size",
+    "parent_block_hash",
+    "lora_id",
+    "lora_name",
+    "extra_keys",
+    "lookahead_token_ids",
+)
+"""Fields of a store that some producers write into removals too."""
+
 _TOKENS: dict[str, Any] = {
     "any": list[d.Token] | None,
     "pairs": list[d.Count | list[d.Count]],
@@ -323,6 +337,12 @@ def _fitting(spelling: Spelling, *, is_array: bool) -> _Decode:
         ("kv_cache_spec_kind", str | None, None),
     ]
     removed: list[Any] = [("block_hashes", hashes), ("medium", str | None), ("group_idx", d.Count | None, None)]
+    if spelling.tokens != "any" and not is_array:
+        # A decoder that reads all maps alike refuses a removal for what no removal needs (Mooncake writes nil there).
+        removed += [("token_ids", tokens, []), ("block_size", d.Count, 0)]
+        removed += [
+            (name, d.FIELD_TYPES[name], None) for name in _STORE_ONLY if name not in ("token_ids", "block_size")
+        ]
     if spelling.encoding != "map":
         # Short arrays, and maps with absent keys that nobody asked to fill in, are left as they are.
         stored = stored[:4] + [(name, kind, None) for name, kind, *_ in stored[4:]]

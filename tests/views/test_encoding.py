@@ -218,3 +218,14 @@ def test_what_has_been_spelt_is_spelt_as_wanted(spelling: Spelling) -> None:
     for raw in raws:
         for out in encoder.encode(raw):
             assert (out,) == encoder.encode(out)
+
+
+def test_a_removal_holds_nothing_of_a_store() -> None:
+    """Dynamo reads all maps alike: nil in `block_size`, as Mooncake writes it into removals, costs the batch."""
+    raw = msgspec.msgpack.encode(
+        {"type": "BlockRemoved", "block_hashes": [2**63], "medium": "disk", "block_size": None, "event_id": 1}
+    )
+    (out,) = EventEncoder(STRICT).encode(raw)
+    assert {"type", "block_hashes", "medium", "event_id"} == set(msgspec.msgpack.decode(out))
+    odd = encode_event(BlockRemoved([2**63], "disk", extra={"block_size": "x", "event_id": 1}))
+    assert (out,) == EventEncoder(STRICT).encode(odd)
