@@ -24,7 +24,8 @@ class Stream:
 
     Attributes:
         source: Where it arrives.
-        topic: Its topic.
+        topic: Its topic; empty while it is not known.
+        is_named: Whether its topic is known; an old replay shows a stream without saying it.
         data_parallel_rank: Its rank.
         worker_id: Whose it is.
         receiver: What its numbers prove.
@@ -32,7 +33,7 @@ class Stream:
         number: Its place among all streams, in the order in which they were met.
     """
 
-    __slots__ = ("data_parallel_rank", "number", "rank_group", "receiver", "source", "topic", "worker_id")
+    __slots__ = ("data_parallel_rank", "is_named", "number", "rank_group", "receiver", "source", "topic", "worker_id")
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Stream:
         """Tie a receiver to a rank group."""
         self.source = source
         self.topic = topic
+        self.is_named = True
         self.data_parallel_rank = data_parallel_rank
         self.worker_id = worker_id
         self.receiver = receiver

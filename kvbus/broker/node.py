@@ -131,7 +131,8 @@ class BrokerNode:
         except FrameError as error:
             self._refuse("seq_frame", source, topic, error=error.reason)
             return
-        stream = stream or self._open_stream(source, topic, envelope.data_parallel_rank, now_ns)
+        rank = envelope.data_parallel_rank
+        stream = stream or self._named(source, topic, rank) or self._open_stream(source, topic, rank, now_ns)
         if stream is not None:
             self._apply(stream, stream.receiver.receive(seq, payload, now_ns), now_ns)
 
@@ -165,7 +166,7 @@ class BrokerNode:
                 self._apply(ask.stream, ask.stream.receiver.unreadable(message.seq, now_ns), now_ns)
             return
         if ask.stream is None:
-            self._discovered(source, key, message.topic or b"", rank, now_ns)
+            self._discovered(source, key, message.topic, rank, now_ns)
         elif rank != ask.stream.data_parallel_rank or message.topic not in (None, ask.stream.topic):
             self._refuse("replay_unasked", source, message.topic)
         else:
@@ -312,6 +313,19 @@ class BrokerNode:
         self._members[source.group].see(mark.worker_id, mark.data_parallel_rank)
         return self._follow(source, mark.topic, mark.data_parallel_rank, mark.worker_id)
 
+    def announce_clear(self, group: str, data_parallel_rank: int | None, ts: float) -> None:
+        """Tell every view that what it has announced of one group and rank counts no more.
+
+        Args:
+            group: Its name; need not be in the configuration any more.
+            data_parallel_rank: Its rank.
+            ts: Newest engine time that is known, seconds since the epoch.
+        """
+        gone = RankGroup(group, data_parallel_rank, [""], self._config)
+        gone.collect([gone.make_clear()], ts)
+        gone.finish_run()
+        self._publish(gone)
+
     def join_live(self, stream: Stream) -> None:
         """Let a stream begin with whatever comes next, as one of which nobody can say what was missed."""
         stream.receiver = self._intake.receiver_for(stream.source, "live")
@@ -385,14 +399,32 @@ class BrokerNode:
             self.recorder.moved(stream.number, 0 if isinstance(output, NewEpoch) else output.stop_seq, is_new_epoch)
         stream.rank_group.call("lose", now_ns, stream.worker_id)
 
-    def _discovered(self, source: Source, key: int, topic: bytes, rank: int | None, now_ns: int) -> None:
-        """Follow a stream that a worker's replay has shown. Its batches are asked for once more, by the stream itself."""
+    def _discovered(self, source: Source, key: int, topic: bytes | None, rank: int | None, now_ns: int) -> None:
+        """Follow a stream that a worker's replay has shown. Its batches are asked for once more, by the stream itself.
+
+        An old reply names no topic. The first live message of that rank will (`_named`); until then the stream has none.
+        """
         self._requests.end(key)
         source.discover_at_ns = None
-        if (topic, rank) not in source.streams:
-            stream = self._open_stream(source, topic, rank, now_ns)
-            if stream is not None:
-                self._apply(stream, stream.receiver.reconnected(now_ns), now_ns)
+        if any(stream.data_parallel_rank == rank for stream in source.streams.values()):
+            return  # a live message was faster, and that stream asks for its own history
+        stream = self._open_stream(source, topic or b"", rank, now_ns)
+        if stream is not None:
+            stream.is_named = topic is not None
+            self._apply(stream, stream.receiver.reconnected(now_ns), now_ns)
+
+    def _named(self, source: Source, topic: bytes, rank: int | None) -> Stream | None:
+        """Give a stream that was discovered without a topic the one of its first live message.
+
+        It must not be followed twice: every event would be counted for two emissions.
+        """
+        for key, stream in source.streams.items():
+            if not stream.is_named and stream.data_parallel_rank == rank:
+                del source.streams[key]
+                stream.topic, stream.is_named = topic, True
+                source.streams[topic, rank] = stream
+                return stream
+        return None
 
     def _receive_unreadable(self, source: Source, frames: Sequence[bytes], error: DecodeError, now_ns: int) -> None:
         """Treat a numbered batch of a known stream whose envelope cannot be read as a hole (rule W3)."""

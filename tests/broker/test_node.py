@@ -10,7 +10,7 @@ import pytest
 from kvbus.config import ViewConfig
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, UnknownEvent
 from kvbus.wire.codec import encode_batch
-from kvbus.wire.frames import live_message
+from kvbus.wire.frames import live_message, replay_end, replay_reply
 from tests.broker.playbook import Playbook, view
 
 GPU = BlockStored([1, 2], None, list(range(32)), 16, medium="GPU")
@@ -366,3 +366,24 @@ def test_an_empty_sequence_frame_is_never_the_expected_one():
     book.send("a", BlockRemoved([3]), seq=2)
     assert [] == book.frames_in("a", [b"a", b"", encode_batch(EventBatch(1.0, [GONE], 0))])
     assert 1 == book.node.refusals.counts["seq_frame"]
+
+
+@pytest.mark.parametrize("is_live_first", [False, True])
+def test_a_stream_discovered_without_a_topic_is_followed_once(is_live_first):
+    """Replies of older engines name no topic; a second stream of the same worker would vote for everything twice."""
+    book = Playbook("a", replay=True)
+    book.node.connected(0, book.now_ns)
+    book.settle()
+    (request,) = book.node.take_requests()
+    if is_live_first:
+        book.send("a", GPU, topic=b"kv@pod@model")
+    reply = replay_reply(b"", 0, encode_batch(EventBatch(1.0, [GPU], 0)), old_form=True)
+    book.node.receive_replay(request.key, reply, book.now_ns)
+    for asked in [asked for asked in book.node.take_requests() if asked.frames]:
+        book.node.receive_replay(asked.key, reply, book.now_ns)
+        book.node.receive_replay(asked.key, replay_end(old_form=True), book.now_ns)
+    book.settle()
+    book.send("a", GPU, topic=b"kv@pod@model", seq=0)
+    assert [GPU] == book.events()
+    assert [(b"kv@pod@model", 0)] == list(book.node.sources[0].streams)
+    assert [GONE] == book.send("a", GONE, topic=b"kv@pod@model", seq=1)
