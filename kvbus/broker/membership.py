@@ -8,23 +8,8 @@ on one worker's word. A batch without a rank says nothing about ranks, so there 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
-__all__ = ["Membership", "QuorumChange"]
-
-
-class QuorumChange(NamedTuple):
-    """One worker enters or leaves the quorum of one rank.
-
-    Attributes:
-        data_parallel_rank: The rank; `None` for batches without one.
-        worker_id: Who.
-        joins: True = enters (it may hold blocks that nobody has counted), False = leaves (it turned out to serve others).
-    """
-
-    data_parallel_rank: int | None
-    worker_id: str
-    joins: bool
+__all__ = ["Membership"]
 
 
 class Membership:
@@ -38,39 +23,60 @@ class Membership:
         """
         self._declared = dict(declared)
         self._seen: dict[str, set[int | None]] = {worker_id: set() for worker_id in declared}
-        self._ranks: set[int | None] = set()
 
-    def quorum(self, data_parallel_rank: int | None) -> list[str]:
-        """Return the workers that must agree on this rank's events, in the order of declaration; may be empty."""
-        return [worker_id for worker_id in self._declared if self._serves(worker_id, data_parallel_rank)]
+    def add(self, worker_id: str, ranks: tuple[int, ...] | None) -> None:
+        """Take up a worker of which nothing has been seen.
 
-    def see(self, worker_id: str, data_parallel_rank: int | None) -> list[QuorumChange]:
+        Args:
+            worker_id: Its id, new here.
+            ranks: Declared for it; `None` = not declared.
+        """
+        self._declared[worker_id] = ranks
+        self._seen[worker_id] = set()
+
+    def remove(self, worker_id: str) -> None:
+        """Forget a worker.
+
+        Args:
+            worker_id: One of those known.
+        """
+        del self._declared[worker_id]
+        del self._seen[worker_id]
+
+    def see(self, worker_id: str, data_parallel_rank: int | None) -> None:
         """Learn that a worker has sent a batch of this rank.
 
         Args:
-            worker_id: One of the declared workers.
+            worker_id: One of those known.
             data_parallel_rank: The rank in its batch.
-
-        Returns:
-            How the quorums of ranks seen so far change, in no particular order of ranks; empty for what was known already.
         """
-        seen = self._seen[worker_id]
-        if data_parallel_rank in seen:
-            return []
-        before = {known: self._serves(worker_id, known) for known in self._ranks}
-        seen.add(data_parallel_rank)
-        self._ranks.add(data_parallel_rank)
-        return [
-            QuorumChange(known, worker_id, not served)
-            for known, served in before.items()
-            if served != self._serves(worker_id, known)
-        ]
+        self._seen[worker_id].add(data_parallel_rank)
+
+    def unsee(self, worker_id: str) -> None:
+        """Forget which ranks were seen of a worker, because another one has taken its seat.
+
+        Args:
+            worker_id: One of those known.
+        """
+        self._seen[worker_id].clear()
+
+    def quorum(self, data_parallel_rank: int | None) -> list[str]:
+        """Return the workers that must agree on this rank's events, in the order of declaration; may be empty."""
+        return [worker_id for worker_id in self._declared if self.serves(worker_id, data_parallel_rank)]
 
     def has_seen(self, worker_id: str) -> bool:
         """Tell whether any batch of this worker has come."""
         return bool(self._seen[worker_id])
 
-    def _serves(self, worker_id: str, data_parallel_rank: int | None) -> bool:
+    def serves(self, worker_id: str, data_parallel_rank: int | None) -> bool:
+        """Tell whether a worker counts in a rank's quorum; one that is not known does not.
+
+        Args:
+            worker_id: Anybody.
+            data_parallel_rank: Rank; `None` for batches without one.
+        """
+        if worker_id not in self._declared:
+            return False
         if data_parallel_rank in self._seen[worker_id]:
             return True
         declared = self._declared[worker_id]

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from kvbus.broker.attendance import Attendance
 from kvbus.broker.intake import Intake, Source, Stream
-from kvbus.broker.membership import Membership
 from kvbus.broker.notices import Level, Notice, Reason, Refusals
-from kvbus.broker.output import Output
+from kvbus.broker.output import Outgoing, Output
+from kvbus.broker.quorums import Quorums
 from kvbus.broker.rankgroup import RankGroup
 from kvbus.broker.recorder import Recorder, StreamMark
 from kvbus.broker.requests import Requests, UpstreamRequest
@@ -43,23 +43,11 @@ from kvbus.wire.frames import ReplayEnd, read_live, read_replay_reply
 __all__ = ["BrokerNode", "Outgoing", "UpstreamRequest"]
 
 
-class Outgoing(NamedTuple):
-    """One message to publish.
-
-    Attributes:
-        view_index: On which view's PUB socket.
-        frames: `[topic, seq:8 BE, payload]`.
-    """
-
-    view_index: int
-    frames: list[bytes]
-
-
 class BrokerNode:
     """All rules of one broker. Owned by one thread.
 
     Attributes:
-        sources: Where messages arrive, by index.
+        sources: Where messages arrive, in order of their numbers.
         views: What is opened: the views of the configuration, those split by rank as one for each rank.
         outputs: Where events leave, one for each of `views`.
         groups: Worker groups by name and data-parallel rank, in the order in which they were met.
@@ -85,8 +73,9 @@ class BrokerNode:
         self.recorder = recorder
         self._intake = Intake(config, rng)
         self.sources: list[Source] = self._intake.sources
-        self._members = {group: Membership(workers) for group, workers in self._intake.workers.items()}
         self.groups: dict[tuple[str, int | None], RankGroup] = {}
+        self._quorums = Quorums(self._intake, self.groups, lambda group: self._config.policy(group).on_departure)
+        self._attendance = Attendance(self._intake, self._quorums, config)
         self._residencies: list[Residency] = []
         self.views = config.outputs()
         self.outputs = [
@@ -108,7 +97,7 @@ class BrokerNode:
             frames: All its frames, in order, whatever their number.
             now_ns: Monotonic time, nanoseconds.
         """
-        source = self.sources[source_index]
+        source = self._intake.by_index[source_index]
         if len(frames) != 3:
             self._refuse("frame_count", source, None, frames=len(frames))
             return
@@ -118,9 +107,12 @@ class BrokerNode:
         except DecodeError as error:
             self._receive_unreadable(source, frames, error, now_ns)
             return
+        is_present = source.presence.departed_at_ns is None
+        if not is_present:
+            self._notices += self._attendance.heard(source, now_ns)
         stream = source.streams.get((topic, envelope.data_parallel_rank))
         # `expected` is empty while a stream recovers, and so may be the frame of a hostile peer.
-        if stream is not None and seq_frame and seq_frame == stream.receiver.expected:
+        if stream is not None and seq_frame and seq_frame == stream.receiver.expected and is_present:
             stream.receiver.accept_expected(payload, now_ns)
             if self.recorder is not None:
                 self.recorder.took(stream.number, int.from_bytes(seq_frame, "big"), payload, now_ns)
@@ -147,12 +139,14 @@ class BrokerNode:
         ask = self._requests.get(key)
         if ask is None:
             return  # over; what was still under way is not counted, because nobody waits for it
-        source = self.sources[ask.source_index]
+        source = self._intake.by_index[ask.source_index]
         try:
             message = read_replay_reply(frames)
         except FrameError as error:
             self._refuse("replay_frame", source, None, error=error.reason)
             return
+        if source.presence.departed_at_ns is not None:
+            self._notices += self._attendance.heard(source, now_ns)
         if isinstance(message, ReplayEnd):
             self._requests.end(key)
             if ask.stream is not None:
@@ -182,8 +176,8 @@ class BrokerNode:
             source_index: Whose connection.
             now_ns: Monotonic time, nanoseconds.
         """
-        source = self.sources[source_index]
-        self._tell("info", "worker_connected", endpoint=source.endpoint.url)
+        source = self._intake.by_index[source_index]
+        self._notices += self._attendance.connected(source, now_ns)
         for stream in list(source.streams.values()):
             self._apply(stream, stream.receiver.reconnected(now_ns), now_ns)
         if not source.streams and source.replay_endpoint is not None:
@@ -196,8 +190,8 @@ class BrokerNode:
             source_index: Whose connection.
             now_ns: Monotonic time, nanoseconds.
         """
-        source = self.sources[source_index]
-        self._tell("warning", "worker_disconnected", endpoint=source.endpoint.url)
+        source = self._intake.by_index[source_index]
+        self._notices += self._attendance.disconnected(source, now_ns)
         for stream in list(source.streams.values()):
             self._apply(stream, stream.receiver.disconnected(now_ns), now_ns)
 
@@ -214,6 +208,7 @@ class BrokerNode:
                 due = stream.receiver.deadline_ns
                 if due is not None and due <= now_ns:
                     self._apply(stream, stream.receiver.on_time(now_ns), now_ns)
+        self._notices += self._attendance.look(now_ns)
         for group in list(self.groups.values()):
             due = group.aggregator.deadline_ns
             if due is not None and due <= now_ns:
@@ -231,6 +226,7 @@ class BrokerNode:
         """
         dues = [stream.receiver.deadline_ns for source in self.sources for stream in source.streams.values()]
         dues += [source.discover_at_ns for source in self.sources]
+        dues.append(self._attendance.deadline_ns)
         dues += [group.aggregator.deadline_ns for group in self.groups.values()]
         dues += [output.deadline_ns for output in self.outputs]
         return min((due for due in dues if due is not None), default=None)
@@ -271,6 +267,7 @@ class BrokerNode:
         """
         return status_of(
             self._intake,
+            self._attendance,
             self.groups.values(),
             self.outputs,
             batches=self.batches_received,
@@ -278,9 +275,17 @@ class BrokerNode:
             endpoints=endpoints,
         )
 
+    def note_departed(self, now_ns: int) -> None:
+        """Find out who had departed before a predecessor ended; to be called once its state has been taken over.
+
+        Args:
+            now_ns: Monotonic time, nanoseconds.
+        """
+        self._attendance.note_departed(now_ns)
+
     def _open_stream(self, source: Source, topic: bytes, rank: int | None, now_ns: int) -> Stream | None:
         """Begin to follow a stream, if its worker has a seat and there is room."""
-        worker_id = self._intake.worker_of(source, topic)
+        worker_id = self._intake.worker_of(source, topic, now_ns)
         if worker_id is None:
             self._refuse("no_seat", source, topic)
             return None
@@ -289,15 +294,14 @@ class BrokerNode:
             return None
         if self.recorder is not None:
             self.recorder.opened(StreamMark(source.index, topic, rank, worker_id, source.group))
-        for change in self._members[source.group].see(worker_id, rank):
-            other = self.groups.get((source.group, change.data_parallel_rank))
-            if other is not None and change.joins:
-                other.call("add_worker", now_ns, worker_id)
-            elif other is not None:
-                # It was counted only because nobody knew; it has cast no vote here.
-                other.call("remove_worker", now_ns, worker_id, "shrink")
+        self._quorums.see(source.group, worker_id, rank, topic if source.worker_id is None else None)
         self._tell("info", "stream_opened", worker=self._intake.names[worker_id], topic=_text(topic), rank=rank)
-        return self._follow(source, topic, rank, worker_id)
+        is_new = (source.group, rank) not in self.groups
+        stream = self._follow(source, topic, rank, worker_id)
+        if is_new:
+            self._quorums.settle_new(stream.rank_group, now_ns)
+        self._quorums.settle(source.group, worker_id, now_ns)
+        return stream
 
     def open_again(self, mark: StreamMark) -> Stream:
         """Follow a stream that a predecessor followed. What its worker's showing up did to quorums is done by other calls.
@@ -305,12 +309,13 @@ class BrokerNode:
         Args:
             mark: Where it stands; its receiver does not know that yet.
         """
-        source = self.sources[mark.source_index]
+        source = self._intake.by_index[mark.source_index]
         if source.worker_id is None:
             self._intake.take_seat(mark.topic, mark.worker_id)
         if self.recorder is not None:
             self.recorder.opened(mark)
-        self._members[source.group].see(mark.worker_id, mark.data_parallel_rank)
+        seat_topic = mark.topic if source.worker_id is None else None
+        self._quorums.see(mark.group, mark.worker_id, mark.data_parallel_rank, seat_topic)
         return self._follow(source, mark.topic, mark.data_parallel_rank, mark.worker_id)
 
     def announce_clear(self, group: str, data_parallel_rank: int | None, ts: float) -> None:
@@ -335,7 +340,9 @@ class BrokerNode:
         group = self._group_of(source.group, rank)
         if group.hear(topic) and not any(output.view.carries(group.group, rank, topic) for output in self.outputs):
             self._tell("warning", "rank_in_no_view", group=group.group, rank=rank, topic=_text(topic))
-        stream = self._intake.open_stream(source, topic, rank, worker_id, group)
+        stream = self._intake.open_stream(
+            source, topic, worker_id=worker_id, rank_group=group, number=len(self.streams)
+        )
         self.streams.append(stream)
         return stream
 
@@ -343,7 +350,7 @@ class BrokerNode:
         """Return a group at one rank, a new one if there is none."""
         group = self.groups.get((group_name, rank))
         if group is None:
-            quorum = self._members[group_name].quorum(rank)
+            quorum = self._quorums.members[group_name].quorum(rank)
             group = RankGroup(group_name, rank, quorum, self._config, self.recorder)
             self.groups[group_name, rank] = group
             if group.residency is not None:
@@ -370,6 +377,9 @@ class BrokerNode:
         """Do what a stream's receiver says, in its order."""
         for output in outputs:
             if isinstance(output, Deliver):
+                if not self._quorums.holds(stream.rank_group, stream.worker_id):
+                    self._pass_over(stream, output.seq)
+                    continue
                 if self.recorder is not None:
                     self.recorder.took(stream.number, output.seq, output.payload, now_ns)
                 self._deliver(stream, split_batch(output.payload), now_ns)
@@ -385,6 +395,12 @@ class BrokerNode:
                 where = {"worker": self._intake.names[stream.worker_id], "topic": _text(stream.topic)}
                 self._tell("error", "two_publishers", **where, rank=stream.data_parallel_rank, seq=output.seq)
 
+    def _pass_over(self, stream: Stream, seq: int) -> None:
+        """Take no votes from a worker that has departed and is not back; its return begins a new segment anyway."""
+        self._refuse("departed", stream.source, stream.topic, seq=seq)
+        if self.recorder is not None:
+            self.recorder.moved(stream.number, seq + 1, False)
+
     def _lose(self, stream: Stream, output: Lost | NewEpoch, now_ns: int) -> None:
         """Declare a loss: what this rank's workers hold is not known any more (rule S5)."""
         worker = self._intake.names[stream.worker_id]
@@ -397,7 +413,14 @@ class BrokerNode:
         if self.recorder is not None:
             is_new_epoch = isinstance(output, NewEpoch)
             self.recorder.moved(stream.number, 0 if isinstance(output, NewEpoch) else output.stop_seq, is_new_epoch)
-        stream.rank_group.call("lose", now_ns, stream.worker_id)
+        stream.losses_count += 1
+        group = stream.rank_group
+        if self._config.policy(group.group).on_loss == "ignore" or not self._quorums.holds(group, stream.worker_id):
+            return  # told and counted; of a worker that has departed nothing is pending
+        was_aside = stream.worker_id in group.aggregator.set_aside
+        group.call("lose", now_ns, stream.worker_id)
+        if not was_aside and stream.worker_id in group.aggregator.set_aside:
+            self._tell("warning", "worker_set_aside", **where)
 
     def _discovered(self, source: Source, key: int, topic: bytes | None, rank: int | None, now_ns: int) -> None:
         """Follow a stream that a worker's replay has shown. Its batches are asked for once more, by the stream itself.

@@ -25,8 +25,9 @@ Reason: TypeAlias = Literal[
     "unproven",  # it may belong to another life of the worker; it is asked for again
     "conflict",  # it comes from a second publisher on one topic and rank
     "stale_replay",  # a reply to a request that is over
+    "departed",  # its worker has departed, and its connection is still down
 ]
-"""Why a message was not taken. The last five are a stream's own (`kvbus.streams.outputs.DropReason`)."""
+"""Why a message was not taken. From `duplicate` to `stale_replay` they are a stream's own (`streams.outputs.DropReason`)."""
 
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
@@ -85,7 +86,7 @@ class Refusals:
         return Notice("warning", "message_refused", {"reason": reason, "where": where, **fields})
 
 
-_ORDINARY = frozenset({"duplicate", "hold_full", "unproven", "stale_replay"})
+_ORDINARY = frozenset({"duplicate", "hold_full", "unproven", "stale_replay", "departed"})
 """Reasons that every recovery brings, and that lose nothing: counted, not told."""
 
 _TOLD_MAX = 4096

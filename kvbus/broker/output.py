@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kvbus.broker.heartbeat import Heartbeat
 from kvbus.broker.snapshots import SLICE_BLOCKS, SnapshotDesk
@@ -28,9 +29,21 @@ from kvbus.views.view import Offered, View
 from kvbus.wire.envelope import join_batch
 from kvbus.wire.frames import live_message, read_replay_request
 
-__all__ = ["Output"]
+__all__ = ["Outgoing", "Output"]
 
 _NS = 1_000_000_000
+
+
+class Outgoing(NamedTuple):
+    """One message to publish.
+
+    Attributes:
+        view_index: On which view's PUB socket.
+        frames: `[topic, seq:8 BE, payload]`.
+    """
+
+    view_index: int
+    frames: list[bytes]
 
 
 class Output:

@@ -155,6 +155,7 @@ def _resume_streams(node: BrokerNode, recorder: Recorder, now_ns: int) -> None:
                 lossy.append(stream.rank_group)
     for group in lossy:
         group.call("begin_anew", now_ns)
+    node.note_departed(now_ns)
 
 
 def _clear_all(node: BrokerNode, stored: Stored) -> None:

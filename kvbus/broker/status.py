@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from kvbus.aggregate.accounts import Accounting
+from kvbus.broker.attendance import Attendance
 from kvbus.broker.intake import Intake
 from kvbus.broker.notices import Reason
 from kvbus.broker.output import Output
+from kvbus.broker.presence import WorkerState
 from kvbus.broker.rankgroup import RankGroup
 from kvbus.errors import UsageError
 
@@ -36,6 +38,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         worker_id: Its id; for a seat of the ingest socket the topic that took it.
         group: Its group.
+        state: How it stands with it; `quiet` and `no_peer` for one that is late, see `WorkerState`.
+        losses: Declared losses and restarts so far.
         received: Events in its batches.
         released: Votes that helped to release an event.
         pending: Votes still waiting for other workers.
@@ -47,6 +51,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     worker_id: str
     group: str
+    state: WorkerState
+    losses: int
     received: int
     released: int
     pending: int
@@ -144,6 +150,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 def status_of(
     intake: Intake,
+    attendance: Attendance,
     groups: Iterable[RankGroup],
     outputs: Iterable[Output],
     *,
@@ -155,6 +162,7 @@ def status_of(
 
     Args:
         intake: Its workers and streams.
+        attendance: Who is there.
         groups: Its groups and ranks.
         outputs: Its views.
         batches: Batches taken from workers.
@@ -165,14 +173,14 @@ def status_of(
     return BrokerStatus(
         batches=batches,
         refused={str(reason): count for reason, count in refused.items()},
-        workers=_workers(intake, ranks),
+        workers=_workers(intake, attendance, ranks),
         groups=[_group(intake, group) for group in ranks],
         copies=_copies(ranks),
         views=[_view(output, endpoints) for output in outputs],
     )
 
 
-def _workers(intake: Intake, groups: list[RankGroup]) -> list[WorkerStatus]:
+def _workers(intake: Intake, attendance: Attendance, groups: list[RankGroup]) -> list[WorkerStatus]:
     """Add up each worker's votes over its ranks."""
     names = intake.names
     rows = []
@@ -183,20 +191,26 @@ def _workers(intake: Intake, groups: list[RankGroup]) -> list[WorkerStatus]:
                 for group in groups
                 if group.group == group_name and (account := _account(group, worker_id)) is not None
             ]
+            followed = [
+                stream
+                for source in intake.sources_of_worker(group_name, worker_id)
+                for stream in source.streams.values()
+                if stream.worker_id == worker_id
+            ]
             streams = [
                 StreamStatus(
                     topic=stream.topic.decode(errors="replace"),
                     data_parallel_rank=stream.data_parallel_rank,
                     position=stream.receiver.position,
                 )
-                for source in intake.sources
-                for stream in source.streams.values()
-                if stream.worker_id == worker_id and source.group == group_name
+                for stream in followed
             ]
             rows.append(
                 WorkerStatus(
                     worker_id=names[worker_id],
                     group=group_name,
+                    state=attendance.state_of(group_name, worker_id),
+                    losses=sum(stream.losses_count for stream in followed),
                     received=sum(account.received for account in accounts),
                     released=sum(account.released for account in accounts),
                     pending=sum(account.pending for account in accounts),

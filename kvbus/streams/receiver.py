@@ -118,6 +118,11 @@ class StreamReceiver:
         return self._aided.asking.silent_since_ns if self._aided else None
 
     @property
+    def last_live_ns(self) -> int | None:
+        """When the live socket last brought a batch of the life that is followed; `None` before the first."""
+        return self._order.last_live_ns
+
+    @property
     def deadline_ns(self) -> int | None:
         """When `on_time` has something to do; `None` = not before the next message. Cost: O(1)."""
         return self._rules.deadline_ns
