@@ -189,6 +189,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         residency_blocks_max: Blocks remembered for snapshots, per group and rank, ≥ 1; past it the oldest are withdrawn from all
             views, which is safe and counted. Two million blocks of 16 tokens are about 500 MB here.
         residency_bytes_max: Their bytes, ≥ 1 MiB.
+        described_blocks_max: Blocks whose tokens are remembered for views that resolve placeholders, per worker group, ≥ 1;
+            past it the oldest are forgotten, and placeholders of them go out as they came. A million are about 300 MB.
+        described_bytes_max: Their bytes, ≥ 1 MiB.
         flush_events: An output batch goes out at so many events, ≥ 1, or when input runs dry.
         flush_bytes: Or at so many bytes, ≥ 1 KiB.
         linger_s: Seconds given to unsent output at the end, ≥ 0.
@@ -212,6 +215,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes_max: int = 64 << 20
     residency_blocks_max: int = 2_000_000
     residency_bytes_max: int = 1 << 30
+    described_blocks_max: int = 1_000_000
+    described_bytes_max: int = 512 << 20
     flush_events: int = 64
     flush_bytes: int = 64 << 10
     linger_s: float = 1.0
@@ -286,6 +291,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             ("--message-bytes", self.message_bytes_max, 1 << 10),
             ("--residency-blocks", self.residency_blocks_max, 1),
             ("--residency-bytes", self.residency_bytes_max, 1 << 20),
+            ("--described-blocks", self.described_blocks_max, 1),
+            ("--described-bytes", self.described_bytes_max, 1 << 20),
             ("--flush-events", self.flush_events, 1),
             ("--flush-bytes", self.flush_bytes, 1 << 10),
             ("--loss-window", self.loss_window_s, 0),

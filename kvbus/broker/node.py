@@ -77,6 +77,7 @@ class BrokerNode:
         self._quorums = Quorums(self._intake, self.groups, lambda group: self._config.policy(group).on_departure)
         self._attendance = Attendance(self._intake, self._quorums, config)
         self._residencies: list[Residency] = []
+        self._descriptions = {group: RankGroup.descriptions_for(group, config) for group in self._intake.workers}
         self.views = config.outputs()
         self.outputs = [
             Output(view, self._residencies, rng=rng, first_seq=clock_seq if view.numbers_from == "clock" else 0)
@@ -351,7 +352,8 @@ class BrokerNode:
         group = self.groups.get((group_name, rank))
         if group is None:
             quorum = self._quorums.members[group_name].quorum(rank)
-            group = RankGroup(group_name, rank, quorum, self._config, self.recorder)
+            known = self._descriptions[group_name]
+            group = RankGroup(group_name, rank, quorum, self._config, self.recorder, descriptions=known)
             self.groups[group_name, rank] = group
             if group.residency is not None:
                 self._residencies.append(group.residency)

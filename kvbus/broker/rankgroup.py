@@ -20,6 +20,7 @@ from kvbus.config import BrokerConfig, ViewConfig
 from kvbus.events import AllBlocksCleared, EventKind, Facets
 from kvbus.views.copies import counted_pieces
 from kvbus.views.filters import SpecKinds
+from kvbus.views.placeholders import Descriptions
 from kvbus.views.residency import Residency
 from kvbus.views.residency_state import ResidencyCopy, ResidencyPiece
 from kvbus.views.run import Run
@@ -64,6 +65,7 @@ class RankGroup:
         aggregator: Counts votes; keys are raw events.
         released_by: Released events by what views filter on; at most `FACETS_MAX` different ones, others are left out.
         worker_topic: Topic under which its workers publish: that of the first stream, which stands for all; `None` = none yet.
+        descriptions: What is known of the blocks that placeholders name; `None` where no view asks for it.
         residency: Who holds what after all events that were collected; `None` where no view needs it.
         finished: Runs that are full or whose form ended, oldest first; the node takes them.
     """
@@ -75,6 +77,8 @@ class RankGroup:
         quorum: list[str],
         config: BrokerConfig,
         recorder: Recorder | None = None,
+        *,
+        descriptions: Descriptions | None = None,
     ) -> None:
         """Begin with nothing pending.
 
@@ -84,6 +88,7 @@ class RankGroup:
             quorum: Worker ids that must agree, at least one.
             config: For the aggregator's bounds and the size of an output batch.
             recorder: Hears of every call that changes something, but for `deliver`, which its caller records with the stream.
+            descriptions: From `descriptions_for`, one for all ranks of the group.
         """
         self.group = group
         self.data_parallel_rank = data_parallel_rank
@@ -93,7 +98,10 @@ class RankGroup:
         self._model = config.policy(group).model
         views = [view for view in config.outputs() if view.may_carry(group, data_parallel_rank)]
         self._counts_copies = any(view.copies == "count" for view in views)
+        self.descriptions = descriptions if any(view.resolve_placeholders for view in views) else None
         self.residency = _residency(group, data_parallel_rank, config, views)
+        if self.residency is not None:
+            self.residency.descriptions = self.descriptions
         self._run: Run | None = None
         self._spec_kinds = SpecKinds()
         self._heads: dict[bytes, Head] = {}
@@ -114,6 +122,18 @@ class RankGroup:
             pending_events_max=config.pending_events_max,
             pending_bytes_max=config.pending_bytes_max,
         )
+
+    @staticmethod
+    def descriptions_for(group: str, config: BrokerConfig) -> Descriptions | None:
+        """Return an empty memory of what blocks hold, for all ranks of a group; `None` where no view asks for it.
+
+        Args:
+            group: Worker group.
+            config: The broker's.
+        """
+        if not any(view.resolve_placeholders and (not view.groups or group in view.groups) for view in config.views):
+            return None
+        return Descriptions(blocks_max=config.described_blocks_max, bytes_max=config.described_bytes_max)
 
     def hear(self, worker_topic: bytes) -> bool:
         """Learn under which topic a worker of this group and rank publishes.
@@ -216,10 +236,32 @@ class RankGroup:
                     model=self._model,
                 )
             run.append(event, head.facets, stamp)
-            if firsts is not None and (flags := firsts[index]) is not None:
-                run.alter(True, False, counted_pieces(event, head, flags))
+            flags = None if firsts is None else firsts[index]
+            if flags is not None or self.descriptions is not None:
+                self._alter(run, event, head, flags)
             if len(run.events) >= self._flush_events or run.size_bytes >= self._flush_bytes:
                 self.finish_run()
+
+    def _alter(self, run: Run, event: bytes, head: Head, firsts: list[bool] | None) -> None:
+        """Put beside an event what views say of it that count copies, resolve placeholders, or do both."""
+        counted = None if firsts is None else counted_pieces(event, head, firsts)
+        if counted is not None:
+            run.alter(True, False, counted)
+        known = self.descriptions
+        if known is None:
+            return
+        describing = None if self.residency is None else self.residency.describing
+        resolved = known.see(event, head, describing)
+        if resolved is not None:
+            run.alter(False, True, resolved)
+        if counted is not None:
+            run.alter(
+                True,
+                True,
+                tuple(out for piece in counted for out in known.describe(piece, read_head(piece), describing)),
+            )
+        elif resolved is not None:
+            run.alter(True, True, resolved)
 
     def finish_run(self) -> None:
         """Close the current run, if there is one, so that it can be sent."""

@@ -72,6 +72,9 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
         released: Events released, clears that a loss caused included.
         pending_events: Events waiting for some worker.
         pending_bytes: Their bytes.
+        placeholders_resolved: Blocks of placeholders that went out with their description, in views that ask for it. Those of all
+            ranks of the group.
+        placeholders_unresolved: Those of which nobody knew what is in them.
     """
 
     group: str
@@ -80,6 +83,8 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     released: int
     pending_events: int
     pending_bytes: int
+    placeholders_resolved: int
+    placeholders_unresolved: int
 
 
 class CopyCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,6 +246,8 @@ def _group(intake: Intake, group: RankGroup) -> GroupStatus:
         released=group.aggregator.totals.sent,
         pending_events=group.aggregator.pending_count,
         pending_bytes=group.aggregator.pending_bytes,
+        placeholders_resolved=0 if group.descriptions is None else group.descriptions.resolved_blocks,
+        placeholders_unresolved=0 if group.descriptions is None else group.descriptions.unresolved_blocks,
     )
 
 

@@ -43,6 +43,7 @@ class ViewConfig(msgspec.Struct, frozen=True, kw_only=True):
         unknown_types: `pass`, or `drop` events that are no store, removal or clear.
         fill_rank: Rank to write where the engine names none; `None` = it stays nil.
         strip_tokens: Take token ids out, and whatever else may hold prompt content; `block_size` stays.
+        resolve_placeholders: Send a placeholder with what was said of its blocks before, where that is known.
         copies: `passthrough` = every store and removal; `count` = the first store and the last removal of a block.
         split: `rank` = one stream per data-parallel rank, on port + rank like an engine's, each with numbers, replay and
             snapshot of its own: for the ranks named here, else those declared for the workers, else 0.
@@ -81,6 +82,7 @@ class ViewConfig(msgspec.Struct, frozen=True, kw_only=True):
     unknown_types: Literal["pass", "drop"] = "pass"
     fill_rank: int | None = None
     strip_tokens: bool = False
+    resolve_placeholders: bool = False
     copies: Literal["passthrough", "count"] = "passthrough"
     split: Literal["none", "rank"] = "none"
     buffer_batches: int = 10_000
@@ -210,6 +212,8 @@ class ViewConfig(msgspec.Struct, frozen=True, kw_only=True):
                 yield Problem(f"views.{field}", str(word), f"must be one of {', '.join(known)}")
         if self.fill_rank is not None and not 0 <= self.fill_rank < 2**63:
             yield Problem("views.fill_rank", str(self.fill_rank), "must be a data-parallel rank, from 0")
+        if self.strip_tokens and self.resolve_placeholders:
+            yield Problem("views.strip_tokens", "true", "takes out what resolve_placeholders puts in")
         for rank in self.ranks:
             if rank is not None and not 0 <= rank < 2**63:
                 yield Problem("views.ranks", str(rank), "must be a data-parallel rank, from 0")

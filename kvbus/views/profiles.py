@@ -130,6 +130,7 @@ PROFILES: Final[dict[str, Profile]] = {
                 Setting("ownership", "primary", "it drops every event with an owner, an empty one too"),
                 Setting("medium", _DYNAMO_MEDIA, "it drops every other one; compared case by case"),
                 Setting("locality", ("none", "LOCAL"), "it drops every other one"),
+                Setting("resolve_placeholders", True, "it ignores a store without tokens"),
                 Setting(
                     "copies", "count", "its index is a set: with uncounted copies it was right in 47 of 120 checks"
                 ),
@@ -152,6 +153,9 @@ PROFILES: Final[dict[str, Profile]] = {
                 _RANK_ZERO,
                 Setting("ownership", "primary", "it ignores owners: a tier's copy would count as the engine's"),
                 Setting("locality", ("none", "LOCAL"), "it ignores locality: a remote block would count as local"),
+                Setting(
+                    "resolve_placeholders", False, "it uses placeholders: they add the tier to a hash that it knows"
+                ),
                 Setting("copies", "passthrough", "it counts copies itself, without a cap"),
                 _NEW_REPLAY,
                 Setting("numbers_from", "zero", "it replays from 0 when it joins, and without a hole"),
@@ -172,6 +176,7 @@ PROFILES: Final[dict[str, Profile]] = {
                 Setting("ownership", "primary", "it credits any owner with 0.6, on the GPU too"),
                 Setting("medium", ("none", "GPU", "CPU", "STORAGE"), "it gives any other one full GPU credit"),
                 Setting("locality", ("none", "LOCAL"), "it credits a remote block as one on the local disk"),
+                Setting("resolve_placeholders", True, "it ignores a store without tokens"),
                 _COUNT,
                 Setting("split", "rank", "a batch whose rank is not the registered one has no credit"),
                 _NEW_REPLAY,
@@ -192,6 +197,7 @@ PROFILES: Final[dict[str, Profile]] = {
                 Setting("ownership", "primary", "it drops kvcr, and files other owners as the engine"),
                 Setting("medium", _SMG_MEDIA, "it drops every other one; case does not count"),
                 Setting("locality", ("none", "LOCAL"), "it drops every other one"),
+                Setting("resolve_placeholders", True, "it drops a store without tokens"),
                 Setting("copies", "count", "it counts copies up to eight: the ninth's removal would end them"),
                 Setting("split", "rank", "the socket's rank counts, whatever the batch says"),
                 _NEW_REPLAY._replace(why="both are read; the new one names the topic"),
@@ -212,6 +218,7 @@ PROFILES: Final[dict[str, Profile]] = {
                 _PRIMARY._replace(why="not observed; the form that it reads has no owner"),
                 Setting("medium", ("none", "GPU"), "not observed; a CPU removal must not end the GPU's copy"),
                 _LOCAL._replace(why="not observed; the form that it reads has no locality"),
+                Setting("resolve_placeholders", True, "not observed; it hashes tokens itself"),
                 Setting("copies", "count", "not observed; counted, a set and a counter come to the same"),
                 Setting("numbers_from", "zero", "it reads one reply to a replay request and no more"),
                 Setting("on_many", "jump", "it reads one reply to a replay request and no more"),

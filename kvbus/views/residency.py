@@ -19,12 +19,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
-from typing import NamedTuple
 
 from kvbus.events import BlockHash, EventKind, Facets
 from kvbus.views.cutting import StoreCutter, removal_of, runs_of
 from kvbus.views.filters import EventFilter
+from kvbus.views.frozen import FrozenResidency, FrozenShelf
 from kvbus.views.origin import Origin, Place
+from kvbus.views.placeholders import Descriptions
 from kvbus.views.residency_state import PlaceCopy, ResidencyCopy, ResidencyPiece, ResidencyState
 from kvbus.wire.head import Form, Head, form_of, read_head
 
@@ -61,42 +62,6 @@ class _Shelf:
         self.copies: dict[BlockHash, int] = {}  # references, where there is more than one
 
 
-class FrozenShelf(NamedTuple):
-    """Copy of the blocks of one place.
-
-    Attributes:
-        place: Which.
-        blocks: Origin by hash, oldest first; belongs to the receiver.
-        copies: References by hash, where there is more than one.
-    """
-
-    place: Place
-    blocks: dict[BlockHash, Origin]
-    copies: dict[BlockHash, int]
-
-
-class FrozenResidency(NamedTuple):
-    """Copy of a residency at one moment.
-
-    Attributes:
-        group: Worker group.
-        data_parallel_rank: Rank.
-        ts: Newest engine time folded, seconds since the epoch.
-        form: Form of the newest event.
-        shelves: Places with blocks, in the order in which they were first used.
-        worker_topic: As in `Residency`.
-        model: As in `Residency`.
-    """
-
-    group: str
-    data_parallel_rank: int | None
-    ts: float
-    form: Form
-    shelves: list[FrozenShelf]
-    worker_topic: bytes = b""
-    model: str = ""
-
-
 class Residency:
     """Folds events into who holds what.
 
@@ -105,6 +70,7 @@ class Residency:
         data_parallel_rank: Rank.
         worker_topic: Topic under which the group's workers publish; empty until one has.
         model: What the group serves.
+        descriptions: What is known of blocks that placeholders name; `None` where no view asks.
         ts: Newest engine time of what was folded, seconds since the epoch.
         form: Form of the newest event folded.
         blocks_count: Blocks held, each key once.
@@ -141,6 +107,7 @@ class Residency:
         self.data_parallel_rank = data_parallel_rank
         self.worker_topic = b""
         self.model = model
+        self.descriptions: Descriptions | None = None
         self.ts = 0.0
         self.form = Form.MAP
         self.blocks_count = 0
@@ -233,6 +200,21 @@ class Residency:
         shelf = self._shelves.get(place)
         return None if shelf is None else shelf.blocks.get(block_hash)
 
+    def describing(self, group_idx: int | None, block_hash: BlockHash) -> Origin | None:
+        """Return a store that describes a block of a KV-cache group, wherever the block is; `None` = there is none.
+
+        Args:
+            group_idx: The KV-cache group.
+            block_hash: Which.
+
+        Cost: one look-up per place.
+        """
+        for place, shelf in self._shelves.items():
+            origin = shelf.blocks.get(block_hash) if place.group_idx == group_idx else None
+            if origin is not None and origin.is_described:
+                return origin
+        return None
+
     def freeze(self, wanted: EventFilter) -> FrozenResidency:
         """Copy what a view that filters so has announced.
 
@@ -258,7 +240,14 @@ class Residency:
             if blocks:
                 shelves.append(FrozenShelf(place, blocks, shelf.copies.copy()))
         return FrozenResidency(
-            self.group, self.data_parallel_rank, self.ts, self.form, shelves, self.worker_topic, self.model
+            self.group,
+            self.data_parallel_rank,
+            self.ts,
+            self.form,
+            shelves,
+            self.worker_topic,
+            self.model,
+            self.descriptions,
         )
 
     def capture(self) -> ResidencyCopy:

@@ -15,6 +15,7 @@ from kvbus.views.residency import FrozenResidency, Residency
 from kvbus.views.run import Run, Shape
 from kvbus.views.snapshot import SnapshotBuilder
 from kvbus.views.topic import TopicTemplate
+from kvbus.wire.head import read_head
 from kvbus.wire.topics import TopicFilter
 
 __all__ = ["Offered", "View", "ViewCounts"]
@@ -72,7 +73,9 @@ class View:
             first_seq: Its first number.
         """
         self.name = config.name
-        self.shape = Shape(EventEncoder(config.spelling), config.copies == "count", False, config.fill_rank)
+        self.shape = Shape(
+            EventEncoder(config.spelling), config.copies == "count", config.resolve_placeholders, config.fill_rank
+        )
         self.next_seq = first_seq
         self._wanted = config.filter
         self._topic = TopicTemplate(config.topic)
@@ -154,13 +157,16 @@ class View:
             frozen,
             counts_copies=not self.shape.counts_copies,
             fill_rank=self.shape.fill_rank,
-            spell=None if self.shape.encoder.is_passthrough else self._spell,
+            spell=None if self.shape.encoder.is_passthrough and not self.shape.resolves else self._spell,
             topic_of=None if self._topic.is_fixed else self._topic_of,
         )
 
     def _spell(self, residency: FrozenResidency, event: bytes) -> tuple[bytes, ...]:
         """Say one event of a snapshot as live ones are said."""
-        return self.shape.encoder.encode(event)
+        encoder, known = self.shape.encoder, residency.descriptions
+        if not self.shape.resolves or known is None:
+            return encoder.encode(event)
+        return tuple(out for piece in known.describe(event, read_head(event)) for out in encoder.encode(piece))
 
     def _topic_of(self, residency: FrozenResidency) -> bytes:
         """Return the topic of a residency's batches in a snapshot."""
