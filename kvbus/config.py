@@ -195,6 +195,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         flush_events: An output batch goes out at so many events, ≥ 1, or when input runs dry.
         flush_bytes: Or at so many bytes, ≥ 1 KiB.
         linger_s: Seconds given to unsent output at the end, ≥ 0.
+        journal: File in which the broker keeps what it needs to go on after it was killed: numbers, batches, pending votes and
+            who holds what. `None` = its restart is a new epoch. One broker a file.
+        journal_reset: Whether a file that is no journal, or a damaged one, is set aside as `PATH.aside` rather than refused.
+        journal_age_s: Seconds for which batches are kept in the journal, > 0; their number and bytes are bounded as the views'
+            buffers are. An hour: who was away for longer is better served by a snapshot.
     """
 
     workers: tuple[WorkerConfig, ...] = ()
@@ -220,6 +225,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     flush_events: int = 64
     flush_bytes: int = 64 << 10
     linger_s: float = 1.0
+    journal: str | None = None
+    journal_reset: bool = False
+    journal_age_s: float = 3600.0
 
     def policy(self, group: str) -> GroupPolicy:
         """Return what holds for a worker group.
@@ -276,6 +284,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.ingest is not None:
             yield from self.ingest.problems()
         yield from self._group_problems()
+        if self.journal == "":
+            yield Problem("--journal", "", "must be the path of a file")
+        if self.journal_reset and self.journal is None:
+            yield Problem("--journal-reset", "", "needs --journal")
         if not self.views:
             yield Problem("views", "", "a broker needs at least one view")
         for view in self.views:
@@ -304,6 +316,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             ("--age", self.age_s),
             ("--clear-wait", self.clear_wait_s),
             ("--probe", self.probe_s),
+            ("--journal-age", self.journal_age_s),
         ):
             if not 0 < seconds < float("inf"):
                 yield Problem(flag, str(seconds), "must be more than 0 seconds and finite")

@@ -19,11 +19,14 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+import msgspec
 import zmq
 
+from kvbus.broker.journal import Journal
 from kvbus.broker.links import Links
 from kvbus.broker.node import BrokerNode
 from kvbus.broker.notices import Notice
+from kvbus.broker.recorder import Recorder
 from kvbus.broker.status import BrokerStatus
 from kvbus.config import BrokerConfig, ViewConfig
 from kvbus.endpoints import Endpoint
@@ -48,7 +51,7 @@ class BrokerLoop:
     """Sockets and turns of one broker; a context manager that opens and closes them.
 
     Attributes:
-        node: The rules.
+        node: The rules; another object once entered, if there is a journal.
         endpoints: Bound URLs: `pub:NAME` and `replay:NAME` per view, and `ingest`. Complete once entered.
     """
 
@@ -62,7 +65,9 @@ class BrokerLoop:
         """
         self._config = config
         self._tell = tell
-        self.node = BrokerNode(config, random.Random(seed), time.time_ns() // 1000)
+        self._seed = seed
+        self._journal = None if config.journal is None else Journal(config, tell)
+        self.node = self._make_node()
         self.endpoints: dict[str, str] = {}
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._is_stopping = False
@@ -70,12 +75,15 @@ class BrokerLoop:
         self._stack = ExitStack()
 
     def __enter__(self) -> BrokerLoop:
-        """Open every socket.
+        """Go on where the journal ends, if there is one, and open every socket.
 
         Raises:
-            ConfigError: An endpoint cannot be bound or connected; nothing stays open.
+            ConfigError: An endpoint cannot be bound or connected, or the journal cannot be used; nothing stays open.
         """
         with self._stack as stack:
+            if self._journal is not None:
+                stack.callback(self._journal.close)
+                self.node = self._journal.open(self._make_node, time.monotonic_ns())
             self._wake_read, self._wake_write = os.pipe()
             for end in (self._wake_read, self._wake_write):
                 os.set_blocking(end, False)
@@ -129,10 +137,17 @@ class BrokerLoop:
             is_dry = self._turn(0 if not is_dry else self._sleep_ms())
         # The last word: what has been released goes out, whether or not its run is full.
         self._finish(time.monotonic_ns())
+        if self._journal is not None:
+            self._journal.close(self.node, time.monotonic_ns())
 
     def status(self) -> BrokerStatus:
         """Return all figures; on the loop's thread, or after its end."""
-        return self.node.status(self.endpoints)
+        status = self.node.status(self.endpoints)
+        return status if self._journal is None else msgspec.structs.replace(status, journal=self._journal.status())
+
+    def _make_node(self, recorder: Recorder | None = None) -> BrokerNode:
+        """Make a node that has seen nothing."""
+        return BrokerNode(self._config, random.Random(self._seed), time.time_ns() // 1000, recorder)
 
     def _turn(self, timeout_ms: int) -> bool:
         """Do one turn and tell whether input has run dry."""
@@ -154,6 +169,8 @@ class BrokerLoop:
 
     def _sleep_ms(self) -> int:
         """Return how long nothing will be due, in whole milliseconds, rounded up so that the loop does not spin."""
+        if self._journal is not None and self._journal.has_work:
+            return 0
         dues = [self.node.deadline_ns, *(output.replay.deadline_ns for output in self.node.outputs)]
         soonest = min((due for due in dues if due is not None), default=None)
         if soonest is None:
@@ -163,7 +180,8 @@ class BrokerLoop:
 
     def _send(self, now_ns: int) -> None:
         """Send what the node has to say: live output, requests, log lines; then one slice of replay per view."""
-        for view_index, frames in self.node.take_output():
+        output = self.node.take_output() if self._journal is None else self._journal.commit(self.node, now_ns)
+        for view_index, frames in output:
             send_frames(self._pubs[view_index].socket, frames)
         for request in self.node.take_requests():
             self._links.request(request)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kvbus.broker.checkpoint import OutputState
 from kvbus.broker.heartbeat import Heartbeat
 from kvbus.broker.snapshots import SLICE_BLOCKS, SnapshotDesk
 from kvbus.config import ViewConfig
@@ -108,6 +109,49 @@ class Output:
             beat_ns = self._sent_ns + round(self._config.heartbeat_s * _NS)
         dues = (beat_ns, None if desk is None else desk.deadline_ns)
         return min((due for due in dues if due is not None), default=None)
+
+    @property
+    def oldest_seq(self) -> int:
+        """Number of the oldest batch that is kept; the next number when none is."""
+        return self._ring.oldest_seq
+
+    def capture(self) -> OutputState:
+        """Return what there is to know besides numbers and batches."""
+        return OutputState(
+            counts=self.view.counts()._asdict(),
+            epochs_count=self.epochs_count,
+            empty=self._empty,
+            data_parallel_rank=self._rank,
+            ts=self._ts,
+            epoch_at=self._epoch_at,
+            is_turning=self._is_turning,
+        )
+
+    def resume(self, next_seq: int, batches: Sequence[KeptBatch], state: OutputState, now_ns: int) -> None:
+        """Go on where another process ended; to be called before anything else.
+
+        It speaks up after the first silence, because what that one had sent last may have reached nobody. If the first batches
+        of its epoch were not all out, what was waiting is gone, and another epoch begins.
+
+        Args:
+            next_seq: Number of the next batch.
+            batches: Those that were kept, without a gap up to `next_seq`; may be empty.
+            state: From `capture`.
+            now_ns: Monotonic time, nanoseconds.
+        """
+        self.view.resume(next_seq, state.counts)
+        self._ring.restart(batches[0].seq if batches else next_seq)
+        for batch in batches:
+            self._ring.append(*batch)
+        self.epochs_count = state.epochs_count
+        self._empty, self._rank, self._ts = state.empty, state.data_parallel_rank, state.ts
+        if state.is_turning:
+            self._epoch_at = next_seq
+        elif self._epoch_at is not None and state.epoch_at is not None:
+            self._epoch_at = state.epoch_at
+        self._now_ns = now_ns
+        if self._empty:
+            self._heartbeat.sent(now_ns)
 
     @property
     def needs_all(self) -> bool:

@@ -65,8 +65,8 @@ class RankGroup:
         aggregator: Counts votes; keys are raw events.
         released_by: Released events by what views filter on; at most `FACETS_MAX` different ones, others are left out.
         worker_topic: Topic under which its workers publish: that of the first stream, which stands for all; `None` = none yet.
-        descriptions: What is known of the blocks that placeholders name; `None` where no view asks for it.
         residency: Who holds what after all events that were collected; `None` where no view needs it.
+        withdrawn_count: Removals that the residency has added to what was released, because it had to forget.
         finished: Runs that are full or whose form ended, oldest first; the node takes them.
     """
 
@@ -98,10 +98,8 @@ class RankGroup:
         self._model = config.policy(group).model
         views = [view for view in config.outputs() if view.may_carry(group, data_parallel_rank)]
         self._counts_copies = any(view.copies == "count" for view in views)
-        self.descriptions = descriptions if any(view.resolve_placeholders for view in views) else None
         self.residency = _residency(group, data_parallel_rank, config, views)
-        if self.residency is not None:
-            self.residency.descriptions = self.descriptions
+        self.withdrawn_count = 0
         self._run: Run | None = None
         self._spec_kinds = SpecKinds()
         self._heads: dict[bytes, Head] = {}
@@ -114,7 +112,7 @@ class RankGroup:
             quorum,
             describe=self._describe,
             same=same_event,
-            make_clear=self._make_clear,
+            make_clear=self.make_clear,
             age_ns=round(config.age_s * _NS),
             clear_wait_ns=round(config.clear_wait_s * _NS),
             losses_per_minute=config.losses_per_minute,
@@ -210,6 +208,7 @@ class RankGroup:
             withdrawn = self.residency.fold(released, heads, stamp, firsts)
             self._append(released, heads, stamp, firsts)
             if withdrawn:
+                self.withdrawn_count += len(withdrawn)
                 self._append(withdrawn, [read_head(event) for event in withdrawn], stamp)
         if len(self._heads) > self.aggregator.pending_count + HEADS_SPARE:
             self._heads.clear()
@@ -294,6 +293,7 @@ class RankGroup:
             released=[
                 ReleasedCount(facets.kind.value, *facets[1:], events) for facets, events in self.released_by.items()
             ],
+            withdrawn_count=self.withdrawn_count,
             aggregator=self.aggregator.capture(),
             residency=None if copy is None else copy.state,
         )
@@ -316,6 +316,7 @@ class RankGroup:
         for each in state.released:
             where = (each.medium, each.ownership, each.locality, each.group_idx, each.spec_kind)
             self.released_by[Facets(EventKind(each.kind), *where)] = each.events
+        self.withdrawn_count = state.withdrawn_count
         self.aggregator.restore(state.aggregator, shift_ns)
         self._form = Form(state.form)
         if self.residency is not None and state.residency is not None:
@@ -339,7 +340,7 @@ class RankGroup:
         kind = Kind.REMOVAL if head.is_scoped_clear else _KINDS[head.facets.kind]
         return Description(kind=kind, bucket=_bucket(event, head), size_bytes=len(event))
 
-    def _make_clear(self) -> bytes:
+    def make_clear(self) -> bytes:
         """Return an `AllBlocksCleared` in the form in which the workers speak."""
         return _CLEARS[self._form]
 

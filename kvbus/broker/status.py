@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import msgspec
 
@@ -15,7 +16,16 @@ from kvbus.broker.presence import WorkerState
 from kvbus.broker.rankgroup import RankGroup
 from kvbus.errors import UsageError
 
-__all__ = ["BrokerStatus", "CopyCount", "GroupStatus", "StreamStatus", "ViewStatus", "WorkerStatus", "status_of"]
+__all__ = [
+    "BrokerStatus",
+    "CopyCount",
+    "GroupStatus",
+    "JournalStatus",
+    "StreamStatus",
+    "ViewStatus",
+    "WorkerStatus",
+    "status_of",
+]
 
 
 class StreamStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,12 +79,12 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
         group: Name.
         data_parallel_rank: Rank.
         quorum: Workers that must agree.
-        released: Events released, clears that a loss caused included.
+        released: Events released, clears that a loss caused and removals of what was forgotten included.
         pending_events: Events waiting for some worker.
         pending_bytes: Their bytes.
-        placeholders_resolved: Blocks of placeholders that went out with their description, in views that ask for it. Those of all
-            ranks of the group.
-        placeholders_unresolved: Those of which nobody knew what is in them.
+        resident_blocks: Blocks that what was released leaves behind; 0 where no view keeps count.
+        resident_bytes: What remembering them takes, about.
+        withdrawn_blocks: Blocks withdrawn from all views because there were too many to remember.
     """
 
     group: str
@@ -83,8 +93,9 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     released: int
     pending_events: int
     pending_bytes: int
-    placeholders_resolved: int
-    placeholders_unresolved: int
+    resident_blocks: int
+    resident_bytes: int
+    withdrawn_blocks: int
 
 
 class CopyCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +129,8 @@ class ViewStatus(msgspec.Struct, frozen=True, kw_only=True):
         batches: Batches sent.
         replay_clients: Clients being answered now.
         replayed: Batches sent in answers so far.
+        snapshots: Snapshots built for requests from before the buffer.
+        epochs: New epochs that it has begun by itself.
     """
 
     name: str
@@ -131,6 +144,33 @@ class ViewStatus(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
     replay_clients: int
     replayed: int
+    snapshots: int
+    epochs: int
+
+
+class JournalStatus(msgspec.Struct, kw_only=True):
+    """The journal.
+
+    Attributes:
+        path: Where it is.
+        state: `on`, or `failed`: the disk has failed, and the broker goes on without it.
+        resumption: What the broker found in it at its start: `new`, `exact` (it went on where the last one ended), or `cleared`
+            (only the numbers went on, because the configuration had changed).
+        commits: Transactions.
+        batches: Output batches written.
+        checkpoints: Checkpoints completed.
+        failures: How often it has failed: 0 or 1.
+        log_bytes: Redo log since the last checkpoint was begun.
+    """
+
+    path: str
+    state: Literal["on", "failed"] = "on"
+    resumption: str = "new"
+    commits: int = 0
+    batches: int = 0
+    checkpoints: int = 0
+    failures: int = 0
+    log_bytes: int = 0
 
 
 class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +183,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
         groups: One a group and rank.
         copies: Released events by kind, medium and ownership.
         views: One a view.
+        journal: The journal; `None` where there is none.
     """
 
     batches: int
@@ -151,6 +192,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupStatus]
     copies: list[CopyCount]
     views: list[ViewStatus]
+    journal: JournalStatus | None = None
 
 
 def status_of(
@@ -243,11 +285,12 @@ def _group(intake: Intake, group: RankGroup) -> GroupStatus:
         group=group.group,
         data_parallel_rank=group.data_parallel_rank,
         quorum=[names[worker_id] for worker_id in group.aggregator.workers],
-        released=group.aggregator.totals.sent,
+        released=group.aggregator.totals.sent + group.withdrawn_count,
         pending_events=group.aggregator.pending_count,
         pending_bytes=group.aggregator.pending_bytes,
-        placeholders_resolved=0 if group.descriptions is None else group.descriptions.resolved_blocks,
-        placeholders_unresolved=0 if group.descriptions is None else group.descriptions.unresolved_blocks,
+        resident_blocks=group.residency.blocks_count if group.residency else 0,
+        resident_bytes=group.residency.size_bytes if group.residency else 0,
+        withdrawn_blocks=group.residency.forgotten_blocks if group.residency else 0,
     )
 
 
@@ -280,4 +323,6 @@ def _view(output: Output, endpoints: Mapping[str, str]) -> ViewStatus:
         batches=counts.batches,
         replay_clients=replay.clients_count,
         replayed=replay.counts.batches,
+        snapshots=output.desk.counts.built if output.desk else 0,
+        epochs=output.epochs_count,
     )

@@ -1,8 +1,8 @@
 """A broker that is killed again and again, its workers, and a subscriber that believes nothing twice, in one process.
 
-The broker is a node and a real journal. A turn is what the loop does: take messages, do what is due, flush when dry, commit, send.
-It can be killed at four places of it. What the journal had committed is on the disk, as after `kill -9`; what was on the way
-is gone.
+The broker is a node and a real journal. A turn is what the loop does: take messages, do what is due, flush when dry, commit,
+send. It can be killed at four places of it. What the journal had committed is on the disk, as after `kill -9`; what was on the
+way is gone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from kvbus.broker.journal import Journal
 from kvbus.broker.node import BrokerNode, UpstreamRequest
 from kvbus.broker.notices import Notice
+from kvbus.broker.resume import capture
 from kvbus.config import BrokerConfig, parse_worker
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventBatch
 from kvbus.wire.codec import decode_batch, encode_batch
@@ -164,9 +165,10 @@ class World:
         """Monotonic time as the broker's process sees it."""
         return self.now_ns + self.offset_ns
 
-    def start(self) -> None:
+    def start(self, offset_ns: int | None = None) -> None:
         """Start the broker; its process has a clock of its own."""
-        self.offset_ns = self.chance.choice([0, 0, 5 * SECOND, -900 * SECOND])
+        chosen_ns = self.chance.choice([0, 0, 5 * SECOND, -900 * SECOND])
+        self.offset_ns = chosen_ns if offset_ns is None else offset_ns
         seed = self.chance.random()
 
         def make(recorder: Any = None) -> BrokerNode:
@@ -257,6 +259,49 @@ class World:
             self.publish()
             self.now_ns += self.chance.choice([0, MS, 300 * MS])
         self.start()
+
+    def die_and_compare(self, kill: str) -> None:
+        """Kill the broker behind a commit, start it on the same clock, and compare all that both of them know."""
+        assert kill != "before commit"
+        self.kills[kill] += 1
+        self.turn(kill)
+        before = self.known()
+        self.kill()
+        self.now_ns += self.chance.choice([0, MS, 700 * MS])
+        self.start(offset_ns=self.offset_ns)
+        for left, right in zip(before, self.known(), strict=True):
+            assert left == right
+
+    def known(self) -> list[Any]:
+        """Everything that outlives the process, and what is said when all that was released is handed out."""
+        outputs = [(output.capture(), output.view.next_seq, output.oldest_seq) for output in self.node.outputs]
+        self.node.flush()
+        recorder = self.node.recorder
+        assert recorder is not None
+        checkpoint, residencies = capture(self.node, recorder)
+        pieces = [list(residency.pieces()) if residency else [] for residency in residencies]
+        # What has just been flushed is said by one of them only, and both must say it.
+        return [checkpoint, pieces, outputs, self.flushed()]
+
+    def flushed(self) -> list[list[bytes]]:
+        """What the flush has brought; it is put back, since it is to be sent."""
+        output = self.node.take_output()
+        self.node._output = output
+        return [frames for _, frames in output]
+
+    def restart_rank(self, rank: Rank) -> None:
+        """Kill a rank and start it again; what was on the way is lost."""
+        rank.restart()
+        rank.on_the_way.clear()
+        if rank.is_connected:
+            self.node.disconnected(rank.index, self.clock_ns)
+            self.node.connected(rank.index, self.clock_ns)
+
+    def believed(self) -> Counter[int]:
+        """What the reader takes for resident."""
+        held: Counter[int] = Counter()
+        fold(held, self.reader.events())
+        return held
 
     def settle(self, seconds: float = 8.0) -> None:
         """Let everything come to rest, and the reader ask for what it has missed."""

@@ -58,6 +58,14 @@ def broker(
     hwm: Annotated[
         int, typer.Option("--hwm", metavar="N", help="Messages queued per subscriber before it loses some.")
     ] = 100_000,
+    journal: Annotated[
+        str | None,
+        typer.Option("--journal", metavar="PATH", help="Keep here what is needed to go on after being killed."),
+    ] = None,
+    journal_reset: Annotated[
+        bool,
+        typer.Option("--journal-reset", help="Set a damaged or foreign file at --journal aside, and begin a new one."),
+    ] = False,
     seconds: Annotated[
         float | None, typer.Option("--seconds", metavar="S", help="End by itself after so long.")
     ] = None,
@@ -88,6 +96,8 @@ def broker(
             buffer_batches,
             buffer_bytes,
             hwm,
+            journal,
+            journal_reset,
         )
         _run(config, seconds, ready_path, json, log_level)
 
@@ -122,6 +132,8 @@ def _config(
     buffer_batches: int,
     buffer_bytes: int,
     hwm: int,
+    journal: str | None,
+    journal_reset: bool,
 ) -> BrokerConfig:
     """Build the configuration from the flags.
 
@@ -158,6 +170,8 @@ def _config(
         views=(view,),
         age_s=age,
         clear_wait_s=clear_wait,
+        journal=journal,
+        journal_reset=journal_reset,
     )
     config.validate()
     return config
