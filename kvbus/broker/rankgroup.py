@@ -65,6 +65,7 @@ class RankGroup:
         aggregator: Counts votes; keys are raw events.
         released_by: Released events by what views filter on; at most `FACETS_MAX` different ones, others are left out.
         worker_topic: Topic under which its workers publish: that of the first stream, which stands for all; `None` = none yet.
+        descriptions: What is known of the blocks that placeholders name; `None` where no view asks for it.
         residency: Who holds what after all events that were collected; `None` where no view needs it.
         withdrawn_count: Removals that the residency has added to what was released, because it had to forget.
         finished: Runs that are full or whose form ended, oldest first; the node takes them.
@@ -98,7 +99,10 @@ class RankGroup:
         self._model = config.policy(group).model
         views = [view for view in config.outputs() if view.may_carry(group, data_parallel_rank)]
         self._counts_copies = any(view.copies == "count" for view in views)
+        self.descriptions = descriptions if any(view.resolve_placeholders for view in views) else None
         self.residency = _residency(group, data_parallel_rank, config, views)
+        if self.residency is not None:
+            self.residency.descriptions = self.descriptions
         self.withdrawn_count = 0
         self._run: Run | None = None
         self._spec_kinds = SpecKinds()

@@ -84,6 +84,9 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
         pending_bytes: Their bytes.
         resident_blocks: Blocks that what was released leaves behind; 0 where no view keeps count.
         resident_bytes: What remembering them takes, about.
+        placeholders_resolved: Blocks of placeholders that went out with their description, in views that ask for it. Those of all
+            ranks of the group.
+        placeholders_unresolved: Those of which nobody knew what is in them.
         withdrawn_blocks: Blocks withdrawn from all views because there were too many to remember.
     """
 
@@ -93,6 +96,8 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     released: int
     pending_events: int
     pending_bytes: int
+    placeholders_resolved: int
+    placeholders_unresolved: int
     resident_blocks: int
     resident_bytes: int
     withdrawn_blocks: int
@@ -288,6 +293,8 @@ def _group(intake: Intake, group: RankGroup) -> GroupStatus:
         released=group.aggregator.totals.sent + group.withdrawn_count,
         pending_events=group.aggregator.pending_count,
         pending_bytes=group.aggregator.pending_bytes,
+        placeholders_resolved=0 if group.descriptions is None else group.descriptions.resolved_blocks,
+        placeholders_unresolved=0 if group.descriptions is None else group.descriptions.unresolved_blocks,
         resident_blocks=group.residency.blocks_count if group.residency else 0,
         resident_bytes=group.residency.size_bytes if group.residency else 0,
         withdrawn_blocks=group.residency.forgotten_blocks if group.residency else 0,
