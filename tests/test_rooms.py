@@ -49,8 +49,6 @@ SHELLS = {
     "kvbus.broker",
     "kvbus.broker.journal",
     "kvbus.broker.journal_file",
-    "kvbus.broker.journal",
-    "kvbus.broker.journal_file",
     "kvbus.broker.links",
     "kvbus.broker.loop",
     "kvbus.broker.server",

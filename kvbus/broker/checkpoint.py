@@ -20,6 +20,8 @@ was written; with other rules it cannot be done again exactly, so then it must b
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from kvbus.aggregate.state import AggregatorState
@@ -84,12 +86,14 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         marks: Where each stream stands, in the order in which they were met.
+        described: Worker groups with descriptions of blocks, and how many blocks of placeholders went out with and without one.
         groups: In the order in which they were met.
         batches: Batches taken from workers so far.
         delta_ns: Journal time less the monotonic time in which the groups are.
     """
 
     marks: list[StreamMark]
+    described: list[tuple[str, int, int]]
     groups: list[GroupState]
     batches: int
     delta_ns: int
@@ -99,11 +103,13 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     """A further part of a checkpoint.
 
     Attributes:
-        group_index: Index into `Checkpoint.groups`.
-        piece: Of its residency.
+        of: What it is a part of.
+        index: Index into `Checkpoint.groups`, or into `Checkpoint.described`.
+        piece: Of a residency; or of descriptions, which are stores only.
     """
 
-    group_index: int
+    of: Literal["residency", "descriptions"]
+    index: int
     piece: ResidencyPiece
 
 

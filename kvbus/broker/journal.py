@@ -28,7 +28,7 @@ from kvbus.broker.journal_file import JournalFile, JournalUnusableError, set_asi
 from kvbus.broker.node import BrokerNode, Outgoing
 from kvbus.broker.notices import Notice
 from kvbus.broker.recorder import Recorder
-from kvbus.broker.resume import Resumption, capture, parts_of, resume
+from kvbus.broker.resume import Resumption, capture, resume
 from kvbus.broker.status import JournalStatus
 from kvbus.config import BrokerConfig
 from kvbus.errors import ConfigError, Problem, UsageError, WireError
@@ -289,7 +289,7 @@ class Journal:
         self._checkpoint = int(file.get("checkpoint") or 0) + 1
         self._checkpoint_turn = file.turn_id
         self._piece_count = self._checkpoint_bytes = 0
-        self._pieces = parts_of(*capture(node, self._recorder))
+        self._pieces = capture(node, self._recorder).parts()
         self._recorder.begin_section()
 
     def _write_pieces(self, file: JournalFile, now_ns: int, bytes_max: int | None) -> None:

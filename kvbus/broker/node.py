@@ -51,6 +51,7 @@ class BrokerNode:
         views: What is opened: the views of the configuration, those split by rank as one for each rank.
         outputs: Where events leave, one for each of `views`.
         groups: Worker groups by name and data-parallel rank, in the order in which they were met.
+        descriptions: What is known of blocks, by worker group; `None` where no view asks for it.
         streams: Streams by number.
         refusals: Messages turned away, by reason.
         batches_received: Batches taken from workers so far.
@@ -77,7 +78,7 @@ class BrokerNode:
         self._quorums = Quorums(self._intake, self.groups, lambda group: self._config.policy(group).on_departure)
         self._attendance = Attendance(self._intake, self._quorums, config)
         self._residencies: list[Residency] = []
-        self._descriptions = {group: RankGroup.descriptions_for(group, config) for group in self._intake.workers}
+        self.descriptions = {group: RankGroup.descriptions_for(group, config) for group in self._intake.workers}
         self.views = config.outputs()
         self.outputs = [
             Output(view, self._residencies, rng=rng, first_seq=clock_seq if view.numbers_from == "clock" else 0)
@@ -352,7 +353,7 @@ class BrokerNode:
         group = self.groups.get((group_name, rank))
         if group is None:
             quorum = self._quorums.members[group_name].quorum(rank)
-            known = self._descriptions[group_name]
+            known = self.descriptions[group_name]
             group = RankGroup(group_name, rank, quorum, self._config, self.recorder, descriptions=known)
             self.groups[group_name, rank] = group
             if group.residency is not None:

@@ -13,10 +13,10 @@ from kvbus.broker.node import BrokerNode
 from kvbus.broker.recorder import Called, Moved, Opened, Record, Recorder, Took, read_turns
 from kvbus.config import BrokerConfig
 from kvbus.errors import DecodeError
-from kvbus.views.residency_state import ResidencyCopy, ResidencyPiece
+from kvbus.views.residency_state import PIECE_ITEMS, ResidencyCopy, ResidencyPiece
 from kvbus.wire.envelope import split_batch
 
-__all__ = ["Resumption", "capture", "parts_of", "resume"]
+__all__ = ["Moment", "Resumption", "capture", "resume"]
 
 _T = TypeVar("_T")
 
@@ -27,38 +27,51 @@ configuration is another one, and all views were told to clear."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def capture(node: BrokerNode, recorder: Recorder) -> tuple[Checkpoint, list[ResidencyCopy | None]]:
+class Moment(msgspec.Struct, frozen=True):
+    """A node between two turns.
+
+    Attributes:
+        checkpoint: The first part.
+        residencies: Of each group.
+        descriptions: Stores, for each of `checkpoint.described`.
+    """
+
+    checkpoint: Checkpoint
+    residencies: list[ResidencyCopy | None]
+    descriptions: list[list[bytes]]
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield all of it, encoded, in parts of at most `PIECE_ITEMS` but for the first."""
+        yield _encode(self.checkpoint)
+        for index, stores in enumerate(self.descriptions):
+            for start in range(0, len(stores), PIECE_ITEMS):
+                yield _encode(Part("descriptions", index, ResidencyPiece(stores=stores[start : start + PIECE_ITEMS])))
+        for index, residency in enumerate(self.residencies):
+            if residency is not None:
+                for piece in residency.pieces():
+                    yield _encode(Part("residency", index, piece))
+
+
+def capture(node: BrokerNode, recorder: Recorder) -> Moment:
     """Return a moment of a node between two turns, everything released having been handed to the views.
 
     Args:
         node: It goes on changing, what is returned does not.
         recorder: Its recorder.
 
-    Returns:
-        The first part, and the residency of each group, from which `parts_of` makes the others.
+    Cost: 1 µs a pending event and 0.3 ms per 10⁴ blocks.
     """
     captured = [group.capture() for group in node.groups.values()]
+    described = {name: known for name, known in node.descriptions.items() if known is not None}
     checkpoint = Checkpoint(
         marks=[copy(mark) for mark in recorder.marks],
+        described=[(name, known.resolved_blocks, known.unresolved_blocks) for name, known in described.items()],
         groups=[state for state, _ in captured],
         batches=node.batches_received,
         delta_ns=recorder.delta_ns,
     )
-    return checkpoint, [residency for _, residency in captured]
-
-
-def parts_of(checkpoint: Checkpoint, residencies: Sequence[ResidencyCopy | None]) -> Iterator[bytes]:
-    """Yield the parts of a checkpoint, encoded.
-
-    Args:
-        checkpoint: From `capture`.
-        residencies: Likewise.
-    """
-    yield _encode(checkpoint)
-    for index, residency in enumerate(residencies):
-        if residency is not None:
-            for piece in residency.pieces():
-                yield _encode(Part(index, piece))
+    residencies = [residency for _, residency in captured]
+    return Moment(checkpoint, residencies, [known.capture() for known in described.values()])
 
 
 def resume(node: BrokerNode, stored: Stored, config: BrokerConfig, now_ns: int, wall_ns: int) -> Resumption:
@@ -113,7 +126,13 @@ def _become(node: BrokerNode, recorder: Recorder, parts: Sequence[bytes]) -> Non
     pieces: list[list[ResidencyPiece]] = [[] for _ in checkpoint.groups]
     for part in parts[1:]:
         read = _decode(part, Part)
-        pieces[read.group_index].append(read.piece)
+        if read.of == "residency":
+            pieces[read.index].append(read.piece)
+        elif (known := node.descriptions[checkpoint.described[read.index][0]]) is not None:
+            known.restore(read.piece.stores)
+    for name, resolved, unresolved in checkpoint.described:
+        if (known := node.descriptions[name]) is not None:
+            known.resolved_blocks, known.unresolved_blocks = resolved, unresolved
     shift_ns = checkpoint.delta_ns - recorder.delta_ns
     for state, residency in zip(checkpoint.groups, pieces, strict=True):
         node.groups[state.group, state.data_parallel_rank].restore(state, residency, shift_ns)

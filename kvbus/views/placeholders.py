@@ -12,7 +12,7 @@ what nobody remembers goes out as the placeholder that it is, and is counted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import msgspec
@@ -21,7 +21,7 @@ from kvbus.errors import UsageError
 from kvbus.events import BlockHash, BlockStored, EventKind
 from kvbus.views.cutting import cut_event, decode_store, encoding_of, fits_its_blocks, has_tokens, write_event
 from kvbus.views.origin import Origin
-from kvbus.wire.head import Head
+from kvbus.wire.head import Head, read_head
 
 __all__ = ["Describing", "Descriptions"]
 
@@ -113,6 +113,22 @@ class Descriptions:
         """
         known = self._groups.get(group_idx)
         return None if known is None else known.get(block_hash)
+
+    def capture(self) -> list[bytes]:
+        """Return the stores that descriptions come from, oldest first: told to `restore`, they make its equal."""
+        return [origin.raw for origin in self._origins]
+
+    def restore(self, stores: Iterable[bytes]) -> None:
+        """Know what was captured; to be called before anything else.
+
+        Args:
+            stores: From `capture`.
+
+        Raises:
+            DecodeError: A store cannot be read any more.
+        """
+        for raw in stores:
+            self._learn(raw, read_head(raw))
 
     def _learn(self, raw: bytes, head: Head) -> None:
         """Remember a description; one that says what is known already is not a newer one."""

@@ -278,10 +278,9 @@ class World:
         self.node.flush()
         recorder = self.node.recorder
         assert recorder is not None
-        checkpoint, residencies = capture(self.node, recorder)
-        pieces = [list(residency.pieces()) if residency else [] for residency in residencies]
+        parts = list(capture(self.node, recorder).parts())
         # What has just been flushed is said by one of them only, and both must say it.
-        return [checkpoint, pieces, outputs, self.flushed()]
+        return [parts, outputs, self.flushed()]
 
     def flushed(self) -> list[list[bytes]]:
         """What the flush has brought; it is put back, since it is to be sent."""

@@ -167,3 +167,18 @@ def test_whatever_comes_out_says_what_was_said_of_the_block(seed: int) -> None:
         for piece in pieces:
             assert (event.medium, event.ownership, event.group_idx) == (piece.medium, piece.ownership, piece.group_idx)
             world.check_store(piece)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_written_down_knows_and_forgets_the_same(seed: int) -> None:
+    """A broker that goes on after it was killed must not send bare placeholders where it had words."""
+    world = World(random.Random(seed))
+    limits = {"blocks_max": 30, "bytes_max": 9_000}
+    original, restored = Descriptions(**limits), Descriptions(**limits)
+    for number in range(300):
+        if number % 20 == 0:
+            stores, restored = restored.capture(), Descriptions(**limits)
+            restored.restore(stores)
+        raw = encode_event(world.event())
+        assert original.see(raw, read_head(raw)) == restored.see(raw, read_head(raw))
+        assert (original.blocks_count, original.raw_bytes) == (restored.blocks_count, restored.raw_bytes)
