@@ -52,6 +52,9 @@ _HOMES = {
     "parse_worker": "kvbus.config",
 }
 
+_ROOMS = frozenset({"offload", "sim"})
+"""Rooms with public names of their own, loaded when first used."""
+
 __all__ = [
     "AllBlocksCleared",
     "BlockRemoved",
@@ -91,6 +94,8 @@ def __getattr__(name: str) -> Any:
     Raises:
         AttributeError: There is no such public name.
     """
+    if name in _ROOMS:
+        return import_module(f"kvbus.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'kvbus' has no attribute {name!r}")
