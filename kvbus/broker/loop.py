@@ -41,6 +41,10 @@ SHARE_MESSAGES = 256
 """Messages taken from one source in a turn: enough that a turn's fixed cost vanishes, and about 2 ms of work at most, so that no
 source and no replay client waits long for another."""
 
+REPLAY_HWM = 128
+"""Messages queued for one replay client. What it has not taken is still in the ring, so more would only fill the memory and give
+the I/O thread work beside live batches; two slices keep a fast client busy until it is tried again, a millisecond later."""
+
 POLL_MS_MAX = 1_000
 """Longest sleep; everything that is due sooner shortens it."""
 
@@ -234,7 +238,8 @@ class BrokerLoop:
         self.endpoints[f"pub:{view.name}"] = pub.url
         if view.replay_endpoint is not None:
             endpoint = Endpoint.parse(view.replay_endpoint, "--replay")
-            router = stack.enter_context(open_socket(self._context, zmq.ROUTER, endpoint, options))
+            router_options = msgspec.structs.replace(options, send_hwm=REPLAY_HWM)
+            router = stack.enter_context(open_socket(self._context, zmq.ROUTER, endpoint, router_options))
             self._routers[index] = router
             self._view_of_router[router.socket] = index
             self._poller.register(router.socket, zmq.POLLIN)

@@ -42,3 +42,16 @@ def test_it_is_plain_json():
     assert status == again
     assert ("tcp://127.0.0.1:1", None) == (again.views[0].endpoint, again.views[0].replay_endpoint)
     assert [("a", 0, 1)] == [(s.topic, s.data_parallel_rank, s.position) for s in again.workers[0].streams]
+
+
+def test_residency_and_what_it_had_to_forget_are_told():
+    """Withdrawals are released events like any other, so the figures of the views still add up."""
+    book = Playbook("a", residency_blocks_max=10)
+    for number in range(15):
+        book.send("a", BlockStored([number], None, [1], 1, medium="GPU"))
+    status = book.node.status({})
+    (group,), (all_of_it,) = status.groups, status.views
+    assert (10, 5, 20) == (group.resident_blocks, group.withdrawn_blocks, group.released)
+    assert group.resident_bytes > 10 * 100
+    assert group.released == all_of_it.released == all_of_it.sent
+    assert (0, 0) == (all_of_it.snapshots, all_of_it.epochs)
