@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from itertools import islice
 
 import msgspec
 
@@ -205,12 +206,13 @@ class RankGroup:
         """
         stamp = self._ts if ts is None else float(ts)
         heads = [self._heads.pop(event) if event in self._heads else read_head(event) for event in released]
+        described = self._describe_all(released, heads)
         if self.residency is None:
-            self._append(released, heads, stamp)
+            self._append(released, heads, stamp, described=described)
         else:
             firsts: list[list[bool] | None] | None = [] if self._counts_copies else None
             withdrawn = self.residency.fold(released, heads, stamp, firsts)
-            self._append(released, heads, stamp, firsts)
+            self._append(released, heads, stamp, firsts, described)
             if withdrawn:
                 self.withdrawn_count += len(withdrawn)
                 self._append(withdrawn, [read_head(event) for event in withdrawn], stamp)
@@ -223,8 +225,9 @@ class RankGroup:
         heads: list[Head],
         stamp: float,
         firsts: list[list[bool] | None] | None = None,
+        described: dict[int, tuple[bytes, ...]] | None = None,
     ) -> None:
-        """Put events with their heads into runs, beside them what is left for views that count copies."""
+        """Put events with their heads into runs, and beside them what views say of them that count or describe."""
         for index, (event, head) in enumerate(zip(events, heads, strict=True)):
             run = self._run
             if run is None or run.form is not head.form:
@@ -240,31 +243,47 @@ class RankGroup:
                 )
             run.append(event, head.facets, stamp)
             flags = None if firsts is None else firsts[index]
-            if flags is not None or self.descriptions is not None:
-                self._alter(run, event, head, flags)
+            pieces = None if described is None else described.get(index)
+            if flags is not None or pieces is not None:
+                self._alter(run, event, head, flags, pieces)
             if len(run.events) >= self._flush_events or run.size_bytes >= self._flush_bytes:
                 self.finish_run()
 
-    def _alter(self, run: Run, event: bytes, head: Head, firsts: list[bool] | None) -> None:
-        """Put beside an event what views say of it that count copies, resolve placeholders, or do both."""
-        counted = None if firsts is None else counted_pieces(event, head, firsts)
-        if counted is not None:
-            run.alter(True, False, counted)
+    def _describe_all(self, events: list[bytes], heads: list[Head]) -> dict[int, tuple[bytes, ...]] | None:
+        """Take note of what events describe, and describe placeholders; by index, `None` where no view asks.
+
+        To be called before the events are folded, so that nothing is described by what comes later.
+        """
         known = self.descriptions
         if known is None:
-            return
+            return None
         describing = None if self.residency is None else self.residency.describing
-        resolved = known.see(event, head, describing)
-        if resolved is not None:
-            run.alter(False, True, resolved)
-        if counted is not None:
-            run.alter(
-                True,
-                True,
-                tuple(out for piece in counted for out in known.describe(piece, read_head(piece), describing)),
-            )
-        elif resolved is not None:
-            run.alter(True, True, resolved)
+        found: dict[int, tuple[bytes, ...]] = {}
+        for index, (event, head) in enumerate(zip(events, heads, strict=True)):
+            pieces = known.see(event, head, describing)
+            if pieces is not None:
+                found[index] = pieces
+        return found
+
+    def _alter(
+        self, run: Run, event: bytes, head: Head, firsts: list[bool] | None, described: tuple[bytes, ...] | None
+    ) -> None:
+        """Put beside an event what views say of it that count copies, resolve placeholders, or do both."""
+        if described is not None:
+            run.alter(False, True, described)
+        if firsts is None:
+            if described is not None:
+                run.alter(True, True, described)
+            return
+        counted = counted_pieces(event, head, firsts)
+        run.alter(True, False, counted)
+        if described is not None:
+            # The pieces hold the same blocks in the same order.
+            left = iter(firsts)
+            heads = [read_head(piece) for piece in described]
+            flags = [list(islice(left, len(each.block_hashes))) for each in heads]
+            counted = tuple(out for cut in map(counted_pieces, described, heads, flags) for out in cut)
+        run.alter(True, True, counted)
 
     def finish_run(self) -> None:
         """Close the current run, if there is one, so that it can be sent."""
