@@ -210,13 +210,13 @@ class Journal:
             node = make_node(self._recorder)
             try:
                 self.resumption = resume(node, stored, self._config, now_ns, wall_ns)
-            except (WireError, UsageError, LookupError, ValueError) as error:
+            except (WireError, UsageError, LookupError, ValueError, TypeError) as error:
                 raise JournalUnusableError(f"it is damaged ({error})") from None
             with file.transaction():
                 file.drop_parts()
                 if self.resumption == "new":
                     self._name_configuration(file)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise JournalUnusableError(f"it is damaged ({error})") from None
         self._is_another_shape = self.resumption == "cleared"
         self._checkpoint_bytes = sum(map(len, stored.parts))
@@ -251,7 +251,7 @@ class Journal:
                 self._aged_wall_ns = wall_ns
             state = msgspec.msgpack.encode(each.capture())
             if index in batches or state != view.state:
-                file.set_view(view.id, view.next_seq, state)
+                file.set_view(view.id, each.view.name, view.next_seq, state)
                 view.state = state
         self._status.batches += len(output)
 
@@ -286,7 +286,7 @@ class Journal:
 
     def _begin_checkpoint(self, file: JournalFile, node: BrokerNode) -> None:
         """Take the state of this moment, to be written from now on."""
-        self._checkpoint = int(file.get("checkpoint") or 0) + 1
+        self._checkpoint = file.checkpoint + 1
         self._checkpoint_turn = file.turn_id
         self._piece_count = self._checkpoint_bytes = 0
         self._pieces = capture(node, self._recorder).parts()

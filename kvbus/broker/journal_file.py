@@ -14,7 +14,7 @@ was closed in order, what another life has left behind is not to be believed.
 
 **One owner.** The lock is taken when the file is opened and kept until the process is gone, however it goes.
 
-Every body has a check sum, because SQLite has none, and a flipped bit in a number of votes would be a lie without a trace.
+Every row has a check sum, because SQLite has none, and a flipped bit in a number of votes would be a lie without a trace.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from kvbus.broker.checkpoint import Stored, StoredView
 from kvbus.errors import ConfigError, KvbusError, Problem
@@ -41,12 +42,15 @@ APPLICATION_ID = 0x6B766A31
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Changes with every start of the machine; Linux only. Elsewhere the lives of a machine are not told apart."""
 
+_ENVIRONMENT = ("unable to open", "readonly", "disk I/O", "is full")
+"""What SQLite says when it is not the file that is wrong, but where it is."""
+
 _TABLES = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE part (checkpoint INTEGER, number INTEGER, crc INTEGER, body BLOB, PRIMARY KEY (checkpoint, number));
-CREATE TABLE turn (id INTEGER PRIMARY KEY, wall_ns INTEGER, now_ns INTEGER, crc INTEGER, body BLOB);
-CREATE TABLE view (id INTEGER PRIMARY KEY, name TEXT UNIQUE, next_seq INTEGER, crc INTEGER, state BLOB);
-CREATE TABLE batch (view INTEGER, seq INTEGER, wall_ns INTEGER, crc INTEGER, topic BLOB, payload BLOB, PRIMARY KEY (view, seq));
+CREATE TABLE meta (name TEXT PRIMARY KEY, value, crc INTEGER) WITHOUT ROWID;
+CREATE TABLE part (checkpoint INTEGER, number INTEGER, body BLOB, crc INTEGER, PRIMARY KEY (checkpoint, number));
+CREATE TABLE turn (id INTEGER PRIMARY KEY, wall_ns INTEGER, now_ns INTEGER, body BLOB, crc INTEGER);
+CREATE TABLE view (id INTEGER PRIMARY KEY, name TEXT UNIQUE, next_seq INTEGER, state BLOB, crc INTEGER);
+CREATE TABLE batch (view INTEGER, seq INTEGER, wall_ns INTEGER, topic BLOB, payload BLOB, crc INTEGER, PRIMARY KEY (view, seq));
 """
 
 
@@ -63,6 +67,7 @@ class JournalFile:
         path: Where it is.
         is_new: Whether there was none.
         turn_id: Number of the last turn in it.
+        checkpoint: Number of the checkpoint that holds; 0 = none.
     """
 
     def __init__(self, path: str) -> None:
@@ -80,16 +85,20 @@ class JournalFile:
             self._db = sqlite3.connect(path, timeout=0, isolation_level=None)
             try:
                 self.is_new = self._prepare()
+                self.turn_id = int(self.get("turn") or 0)
+                self.checkpoint = int(self.get("checkpoint") or 0)
             except BaseException:
                 self._db.close()
                 raise
-        except sqlite3.OperationalError as error:
-            is_locked = "locked" in str(error)
-            reason = "another broker has this journal" if is_locked else f"the journal cannot be opened ({error})"
-            raise ConfigError([Problem("--journal", path, reason)]) from None
         except sqlite3.DatabaseError as error:
-            raise JournalUnusableError(f"it is damaged, or no journal ({error})") from None
-        self.turn_id = max(self._number("SELECT max(id) FROM turn"), int(self.get("checkpoint_turn") or 0))
+            text = str(error)
+            if "locked" in text:
+                raise ConfigError([Problem("--journal", path, "another broker has this journal")]) from None
+            if isinstance(error, sqlite3.OperationalError) and any(word in text for word in _ENVIRONMENT):
+                raise ConfigError([Problem("--journal", path, f"the journal cannot be opened ({text})")]) from None
+            raise JournalUnusableError(f"it is damaged, or no journal ({text})") from None
+        except UnicodeDecodeError:
+            raise JournalUnusableError("it is damaged (text that is none)") from None
 
     def _prepare(self) -> bool:
         """Look at the file before anything in it is changed, then lock it and make it ready.
@@ -134,23 +143,29 @@ class JournalFile:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Do everything within, or nothing of it."""
-        self._db.execute("BEGIN")
+        before = self.turn_id, self.checkpoint
         try:
+            self._db.execute("BEGIN")
             yield
+            self._db.execute("COMMIT")
         except BaseException:
+            self.turn_id, self.checkpoint = before
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     def get(self, name: str) -> str | int | None:
-        """Return a fact, or `None`."""
-        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return None if row is None else row[0]
+        """Return a fact, or `None`.
+
+        Raises:
+            JournalUnusableError: It is damaged.
+        """
+        row = self._db.execute("SELECT * FROM meta WHERE name = ?", (name,)).fetchone()
+        return None if row is None else _checked(row)[1]
 
     def set(self, name: str, value: str | int | None) -> None:
         """Change a fact."""
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", _with_sum(name, value))
 
     def add_turn(self, body: bytes, wall_ns: int, now_ns: int) -> int:
         """Append to the redo log and return the turn's number.
@@ -161,9 +176,8 @@ class JournalFile:
             now_ns: Monotonic nanoseconds, of this process.
         """
         self.turn_id += 1
-        self._db.execute(
-            "INSERT INTO turn VALUES (?, ?, ?, ?, ?)", (self.turn_id, wall_ns, now_ns, zlib.crc32(body), body)
-        )
+        self._db.execute("INSERT INTO turn VALUES (?, ?, ?, ?, ?)", _with_sum(self.turn_id, wall_ns, now_ns, body))
+        self.set("turn", self.turn_id)
         return self.turn_id
 
     def add_batches(self, view_id: int, batches: Iterable[KeptBatch], wall_ns: int) -> None:
@@ -176,7 +190,7 @@ class JournalFile:
         """
         self._db.executemany(
             "INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?)",
-            [(view_id, seq, wall_ns, zlib.crc32(payload), topic, payload) for seq, topic, payload in batches],
+            [_with_sum(view_id, batch.seq, wall_ns, batch.topic, batch.payload) for batch in batches],
         )
 
     def drop_batches(self, view_id: int, stop_seq: int | None = None) -> None:
@@ -205,25 +219,28 @@ class JournalFile:
         Args:
             name: Its name.
         """
-        self._db.execute("INSERT OR IGNORE INTO view (name, next_seq) VALUES (?, 0)", (name,))
-        view_id, next_seq = self._db.execute("SELECT id, next_seq FROM view WHERE name = ?", (name,)).fetchone()
-        return view_id, next_seq
+        row = self._db.execute("SELECT id, next_seq FROM view WHERE name = ?", (name,)).fetchone()
+        if row is not None:
+            return row[0], row[1]
+        view_id = self._number("SELECT max(id) FROM view") + 1
+        self._db.execute("INSERT INTO view VALUES (?, ?, ?, ?, ?)", _with_sum(view_id, name, 0, b""))
+        return view_id, 0
 
     def view_names(self) -> list[str]:
         """Return the names of all views."""
         return [name for (name,) in self._db.execute("SELECT name FROM view ORDER BY id").fetchall()]
 
-    def set_view(self, view_id: int, next_seq: int, state: bytes) -> None:
+    def set_view(self, view_id: int, name: str, next_seq: int, state: bytes) -> None:
         """Say where a view stands.
 
         Args:
             view_id: Which.
+            name: Its name.
             next_seq: Number of its next batch.
             state: What else there is to know.
         """
         self._db.execute(
-            "UPDATE view SET next_seq = ?, crc = ?, state = ? WHERE id = ?",
-            (next_seq, zlib.crc32(state), state, view_id),
+            "INSERT OR REPLACE INTO view VALUES (?, ?, ?, ?, ?)", _with_sum(view_id, name, next_seq, state)
         )
 
     def add_part(self, checkpoint: int, number: int, body: bytes) -> None:
@@ -234,7 +251,7 @@ class JournalFile:
             number: The piece's, from 0.
             body: What is in it.
         """
-        self._db.execute("INSERT INTO part VALUES (?, ?, ?, ?)", (checkpoint, number, zlib.crc32(body), body))
+        self._db.execute("INSERT INTO part VALUES (?, ?, ?, ?)", _with_sum(checkpoint, number, body))
 
     def set_checkpoint(self, checkpoint: int, parts_count: int, turn_id: int) -> None:
         """Let a complete checkpoint hold, and let everything go that it covers.
@@ -244,6 +261,7 @@ class JournalFile:
             parts_count: How many pieces it has.
             turn_id: The last turn that it covers.
         """
+        self.checkpoint = checkpoint
         for name, value in (("checkpoint", checkpoint), ("parts_count", parts_count), ("checkpoint_turn", turn_id)):
             self.set(name, value)
         self._db.execute("DELETE FROM part WHERE checkpoint <> ?", (checkpoint,))
@@ -251,7 +269,7 @@ class JournalFile:
 
     def drop_parts(self) -> None:
         """Let the pieces of a checkpoint go that was never complete."""
-        self._db.execute("DELETE FROM part WHERE checkpoint <> ?", (self.get("checkpoint") or 0,))
+        self._db.execute("DELETE FROM part WHERE checkpoint <> ?", (self.checkpoint,))
 
     def drop_state(self) -> None:
         """Let checkpoint and redo log go."""
@@ -266,9 +284,9 @@ class JournalFile:
         """Forget everything but what it is."""
         for table in ("part", "turn", "view", "batch"):
             self._db.execute(f"DELETE FROM {table}")
-        for name in ("checkpoint", "parts_count", "checkpoint_turn"):
+        for name in ("checkpoint", "parts_count", "checkpoint_turn", "turn"):
             self.set(name, None)
-        self.turn_id = 0
+        self.turn_id = self.checkpoint = 0
 
     def load(self) -> Stored:
         """Read everything.
@@ -278,18 +296,16 @@ class JournalFile:
         """
         try:
             return self._load()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise JournalUnusableError(f"it is damaged ({error})") from None
 
     def _load(self) -> Stored:
-        turns = self._db.execute("SELECT id, wall_ns, now_ns, crc, body FROM turn ORDER BY id").fetchall()
-        parts = self._db.execute(
-            "SELECT number, crc, body FROM part WHERE checkpoint = ? ORDER BY number", (self.get("checkpoint"),)
-        ).fetchall()
+        turns = self._rows("SELECT * FROM turn ORDER BY id")
+        parts = self._rows("SELECT * FROM part WHERE checkpoint = ? ORDER BY number", self.get("checkpoint"))
         first_turn = int(self.get("checkpoint_turn") or 0) + 1
-        if [row[0] for row in turns] != list(range(first_turn, first_turn + len(turns))):
+        if [row[0] for row in turns] != list(range(first_turn, self.turn_id + 1)):
             raise JournalUnusableError("it is damaged (turns are missing)")
-        if [row[0] for row in parts] != list(range(int(self.get("parts_count") or 0))):
+        if [row[1] for row in parts] != list(range(int(self.get("parts_count") or 0))):
             raise JournalUnusableError("it is damaged (pieces are missing)")
         clock = turns[-1][1:3] if turns else (self.get("wall_ns"), self.get("now_ns"))
         return Stored(
@@ -297,23 +313,21 @@ class JournalFile:
             rules=str(self.get("rules") or ""),
             wall_ns=int(clock[0] or 0),
             now_ns=int(clock[1] or 0),
-            parts=[_checked(crc, body) for _, crc, body in parts],
-            turns=[_checked(crc, body) for *_, crc, body in turns],
-            views=[self._load_view(*row) for row in self._db.execute("SELECT * FROM view ORDER BY id").fetchall()],
+            parts=[row[2] for row in parts],
+            turns=[row[3] for row in turns],
+            views=[self._load_view(*row[:4]) for row in self._rows("SELECT * FROM view ORDER BY id")],
         )
 
-    def _load_view(self, view_id: int, name: str, next_seq: int, crc: int | None, state: bytes | None) -> StoredView:
-        rows = self._db.execute(
-            "SELECT seq, crc, topic, payload FROM batch WHERE view = ? ORDER BY seq", (view_id,)
-        ).fetchall()
-        if rows and [row[0] for row in rows] != list(range(next_seq - len(rows), next_seq)):
+    def _load_view(self, view_id: int, name: str, next_seq: int, state: bytes) -> StoredView:
+        rows = self._rows("SELECT * FROM batch WHERE view = ? ORDER BY seq", view_id)
+        if [row[1] for row in rows] != list(range(next_seq - len(rows), next_seq)):
             raise JournalUnusableError("it is damaged (batches are missing)")
-        return StoredView(
-            name=name,
-            next_seq=next_seq,
-            state=b"" if state is None else _checked(crc, state),
-            batches=[KeptBatch(seq, topic, _checked(batch_crc, payload)) for seq, batch_crc, topic, payload in rows],
-        )
+        batches = [KeptBatch(seq, topic, payload) for _, seq, _, topic, payload, _ in rows]
+        return StoredView(name=name, next_seq=next_seq, state=state, batches=batches)
+
+    def _rows(self, query: str, *values: str | int | None) -> list[Any]:
+        """Return rows whose check sums are right."""
+        return [_checked(row) for row in self._db.execute(query, values).fetchall()]
 
     def close(self) -> None:
         """Put it safely on the disk, say that everything that was sent is in it, and give the lock away."""
@@ -387,15 +401,28 @@ def set_aside(path: str) -> str:
     return aside
 
 
-def _checked(crc: int | None, body: bytes) -> bytes:
-    """Return a body whose check sum is right.
+def _with_sum(*values: str | int | bytes | None) -> tuple[str | int | bytes | None, ...]:
+    """Return a row with its check sum as the last column."""
+    return (*values, _sum(values))
+
+
+def _checked(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a row whose check sum, its last column, is right.
 
     Raises:
         JournalUnusableError: It is not.
     """
-    if zlib.crc32(body) != crc:
+    if _sum(row[:-1]) != row[-1]:
         raise JournalUnusableError("it is damaged (a check sum is wrong)")
-    return body
+    return row
+
+
+def _sum(values: Iterable[str | int | bytes | None]) -> int:
+    """Return the check sum of a row; large bodies are not copied for it."""
+    crc = 0
+    for value in values:
+        crc = zlib.crc32(value if isinstance(value, bytes) else repr(value).encode(), crc)
+    return crc
 
 
 def _boot_id() -> str:
