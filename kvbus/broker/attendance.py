@@ -123,6 +123,37 @@ class Attendance:
         soonest = min((due for due in dues if due is not None), default=None)
         return None if soonest is None else max(soonest, self._next_look_ns)
 
+    def reseat(self, now_ns: int) -> list[Notice]:
+        """Let the ingest socket have the seats, and keep them for the topics, that the configuration now says.
+
+        Args:
+            now_ns: Monotonic time, nanoseconds.
+        """
+        seats, ingest = self._intake.seats, self.config.ingest
+        if seats is None or ingest is None:
+            return []
+        source = next(source for source in self._intake.sources if source.worker_id is None)
+        group = source.group
+        before = list(self._intake.workers[group])
+        lost = {topic: seats.taken[topic] for topic in seats.surplus(ingest)}
+        for topic in lost:
+            self._intake.release_seat(topic)
+        seats.reconfigure(ingest)
+        self._intake.workers[group] = {seat: None for seat in seats.all if seat not in lost.values()}
+        for seat in before:
+            if seat not in self._intake.workers[group]:
+                self._held_seats.discard(seat)
+                self._quorums.remove(group, seat, now_ns)
+        self._intake.workers[group] = dict.fromkeys(seats.all)
+        for seat in seats.all:
+            if seat in lost.values():
+                self._quorums.add_left_seat(group, seat)
+            elif seat not in before:
+                self._quorums.add(group, seat, None, now_ns)
+        names = [topic.decode(errors="replace") for topic in lost]
+        fields = {"policy": self.config.policy(group).on_departure, "reason": "configuration"}
+        return [Notice("warning", "worker_departed", _names_of(source) | {"worker": name} | fields) for name in names]
+
     def note_departed(self, now_ns: int) -> list[Notice]:
         """Find out who had departed before a predecessor ended, whose state has been taken over.
 
@@ -198,31 +229,23 @@ class Attendance:
         if gone and seats.dropped_at_ns is not None and now_ns >= seats.dropped_at_ns + self._timeout_ns(source):
             for topic in gone:
                 if seats.taken[topic] not in self._held_seats:
-                    notices += self.leave_seat(source, topic, now_ns, "connection")
+                    notices.append(self._leave_seat(source, topic, now_ns))
         return notices
 
-    def leave_seat(self, source: Source, topic: bytes, now_ns: int, reason: str) -> list[Notice]:
-        """Let the worker of a seat depart.
-
-        Args:
-            source: The ingest socket.
-            topic: Of a taken seat.
-            now_ns: Monotonic time, nanoseconds.
-            reason: For the log.
-        """
+    def _leave_seat(self, source: Source, topic: bytes, now_ns: int) -> Notice:
+        """Let the worker of a taken seat depart."""
         seats = self._intake.seats
         assert seats is not None
         seat, policy = seats.taken[topic], self.config.policy(source.group).on_departure
         name = self._intake.names[seat]
         self._quorums.leave_seat(seat)
-        if policy == "hold" and reason == "connection":
+        if policy == "hold":
             self._held_seats.add(seat)
         else:
-            self._held_seats.discard(seat)
             self._intake.release_seat(topic)
         self._quorums.settle(source.group, seat, now_ns)
-        fields = {"worker": name, "policy": policy, "reason": reason}
-        return [Notice("warning", "worker_departed", _names_of(source) | fields)]
+        fields = {"worker": name, "policy": policy, "reason": "connection"}
+        return Notice("warning", "worker_departed", _names_of(source) | fields)
 
     def _depart(self, source: Source, now_ns: int) -> list[Notice]:
         presence = source.presence

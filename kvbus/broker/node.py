@@ -23,11 +23,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from kvbus.broker.attendance import Attendance
+from kvbus.broker.change import Change
+from kvbus.broker.followed import Followed
 from kvbus.broker.intake import Intake, Source, Stream
 from kvbus.broker.notices import Level, Notice, Reason, Refusals
 from kvbus.broker.output import Outgoing, Output
-from kvbus.broker.quorums import Quorums
 from kvbus.broker.rankgroup import RankGroup
 from kvbus.broker.recorder import Recorder, StreamMark
 from kvbus.broker.requests import Requests, UpstreamRequest
@@ -36,7 +36,6 @@ from kvbus.config import BrokerConfig
 from kvbus.errors import DecodeError, FrameError
 from kvbus.streams.outputs import AskReplay, CancelReplay, Deliver, Dropped, Lost, NewEpoch, StreamOutput
 from kvbus.streams.serving import Refusal
-from kvbus.views.residency import Residency
 from kvbus.wire.envelope import Envelope, split_batch
 from kvbus.wire.frames import ReplayEnd, read_live, read_replay_reply
 
@@ -70,21 +69,22 @@ class BrokerNode:
                 fast enough to overtake it.
             recorder: Hears of all that is done, for a journal; `None` = nobody does.
         """
-        self._config = config
         self.recorder = recorder
         self._intake = Intake(config, rng)
         self.sources: list[Source] = self._intake.sources
-        self.groups: dict[tuple[str, int | None], RankGroup] = {}
-        self._quorums = Quorums(self._intake, self.groups, lambda group: self._config.policy(group).on_departure)
-        self._attendance = Attendance(self._intake, self._quorums, config)
-        self._residencies: list[Residency] = []
-        self.descriptions = {group: RankGroup.descriptions_for(group, config) for group in self._intake.workers}
+        self._followed = Followed(self._intake, config, recorder)
+        self._quorums = self._followed.quorums
+        self._attendance = self._followed.attendance
+        self.groups = self._followed.groups
+        self.descriptions = self._followed.descriptions
+        self.streams = self._followed.streams
         self.views = config.outputs()
         self.outputs = [
-            Output(view, self._residencies, rng=rng, first_seq=clock_seq if view.numbers_from == "clock" else 0)
+            Output(
+                view, self._followed.residencies, rng=rng, first_seq=clock_seq if view.numbers_from == "clock" else 0
+            )
             for view in self.views
         ]
-        self.streams: list[Stream] = []
         self.refusals = Refusals()
         self.batches_received = 0
         self._output: list[Outgoing] = []
@@ -126,7 +126,7 @@ class BrokerNode:
             self._refuse("seq_frame", source, topic, error=error.reason)
             return
         rank = envelope.data_parallel_rank
-        stream = stream or self._named(source, topic, rank) or self._open_stream(source, topic, rank, now_ns)
+        stream = stream or self._followed.named(source, topic, rank) or self._open_stream(source, topic, rank, now_ns)
         if stream is not None:
             self._apply(stream, stream.receiver.receive(seq, payload, now_ns), now_ns)
 
@@ -277,6 +277,31 @@ class BrokerNode:
             endpoints=endpoints,
         )
 
+    def new_sources(self, change: Change) -> list[Source]:
+        """Return the sources that a change adds, so that their sockets can be opened before anything is changed.
+
+        Args:
+            change: What is going to change.
+        """
+        return [source for worker in change.added for source in self._intake.sources_of(worker)]
+
+    def change(self, change: Change, added: Sequence[Source], now_ns: int) -> list[Source]:
+        """Let workers, seats and policies change (rule A6: who comes, joins; who goes, departs).
+
+        Args:
+            change: What.
+            added: From `new_sources`.
+            now_ns: Monotonic time, nanoseconds.
+
+        Returns:
+            Sources that are gone; their requests are ended by `take_requests`, their sockets are to be closed.
+        """
+        gone, notices = self._followed.change(change, added, now_ns)
+        for source in gone:
+            self._requests.end_all_of(source)
+        self._notices += notices
+        return gone
+
     def note_departed(self, now_ns: int) -> None:
         """Find out who had departed before a predecessor ended; to be called once its state has been taken over.
 
@@ -295,7 +320,8 @@ class BrokerNode:
             self._refuse("streams_max", source, topic)
             return None
         if self.recorder is not None:
-            self.recorder.opened(StreamMark(source.index, topic, rank, worker_id, source.group))
+            place = self._intake.sources_of_worker(source.group, worker_id).index(source)
+            self.recorder.opened(StreamMark(place, topic, rank, worker_id, source.group))
         self._quorums.see(source.group, worker_id, rank, topic if source.worker_id is None else None)
         self._tell("info", "stream_opened", worker=self._intake.names[worker_id], topic=_text(topic), rank=rank)
         is_new = (source.group, rank) not in self.groups
@@ -311,7 +337,7 @@ class BrokerNode:
         Args:
             mark: Where it stands; its receiver does not know that yet.
         """
-        source = self._intake.by_index[mark.source_index]
+        source = self._intake.sources_of_worker(mark.group, mark.worker_id)[mark.source_index]
         if source.worker_id is None:
             self._intake.take_seat(mark.topic, mark.worker_id)
         if self.recorder is not None:
@@ -328,7 +354,7 @@ class BrokerNode:
             data_parallel_rank: Its rank.
             ts: Newest engine time that is known, seconds since the epoch.
         """
-        gone = RankGroup(group, data_parallel_rank, [""], self._config)
+        gone = RankGroup(group, data_parallel_rank, [""], self._followed.config)
         gone.collect([gone.make_clear()], ts)
         gone.finish_run()
         self._publish(gone)
@@ -339,26 +365,11 @@ class BrokerNode:
 
     def _follow(self, source: Source, topic: bytes, rank: int | None, worker_id: str) -> Stream:
         """Begin to follow a stream whose worker has been seen with that rank."""
-        group = self._group_of(source.group, rank)
+        stream = self._followed.follow(source, topic, rank, worker_id)
+        group = stream.rank_group
         if group.hear(topic) and not any(output.view.carries(group.group, rank, topic) for output in self.outputs):
             self._tell("warning", "rank_in_no_view", group=group.group, rank=rank, topic=_text(topic))
-        stream = self._intake.open_stream(
-            source, topic, worker_id=worker_id, rank_group=group, number=len(self.streams)
-        )
-        self.streams.append(stream)
         return stream
-
-    def _group_of(self, group_name: str, rank: int | None) -> RankGroup:
-        """Return a group at one rank, a new one if there is none."""
-        group = self.groups.get((group_name, rank))
-        if group is None:
-            quorum = self._quorums.members[group_name].quorum(rank)
-            known = self.descriptions[group_name]
-            group = RankGroup(group_name, rank, quorum, self._config, self.recorder, descriptions=known)
-            self.groups[group_name, rank] = group
-            if group.residency is not None:
-                self._residencies.append(group.residency)
-        return group
 
     def _deliver(self, stream: Stream, envelope: Envelope, now_ns: int) -> None:
         """Count one batch that is next in its stream."""
@@ -418,7 +429,9 @@ class BrokerNode:
             self.recorder.moved(stream.number, 0 if isinstance(output, NewEpoch) else output.stop_seq, is_new_epoch)
         stream.losses_count += 1
         group = stream.rank_group
-        if self._config.policy(group.group).on_loss == "ignore" or not self._quorums.holds(group, stream.worker_id):
+        if self._followed.config.policy(group.group).on_loss == "ignore" or not self._quorums.holds(
+            group, stream.worker_id
+        ):
             return  # told and counted; of a worker that has departed nothing is pending
         was_aside = stream.worker_id in group.aggregator.set_aside
         group.call("lose", now_ns, stream.worker_id)
@@ -438,19 +451,6 @@ class BrokerNode:
         if stream is not None:
             stream.is_named = topic is not None
             self._apply(stream, stream.receiver.reconnected(now_ns), now_ns)
-
-    def _named(self, source: Source, topic: bytes, rank: int | None) -> Stream | None:
-        """Give a stream that was discovered without a topic the one of its first live message.
-
-        It must not be followed twice: every event would be counted for two emissions.
-        """
-        for key, stream in source.streams.items():
-            if not stream.is_named and stream.data_parallel_rank == rank:
-                del source.streams[key]
-                stream.topic, stream.is_named = topic, True
-                source.streams[topic, rank] = stream
-                return stream
-        return None
 
     def _receive_unreadable(self, source: Source, frames: Sequence[bytes], error: DecodeError, now_ns: int) -> None:
         """Treat a numbered batch of a known stream whose envelope cannot be read as a hole (rule W3)."""

@@ -44,6 +44,41 @@ class Quorums:
         self._seat_topics: dict[str, bytes] = {}
         self._left_seats: set[str] = set()
 
+    def add(self, group: str, worker_id: str, ranks: tuple[int, ...] | None, now_ns: int) -> None:
+        """Take up a worker or a seat at run time; it joins the quorums in which it may count.
+
+        Args:
+            group: Its group, which may be new.
+            worker_id: Who.
+            ranks: Declared for it; `None` = not declared.
+            now_ns: Monotonic time, nanoseconds.
+        """
+        self.members.setdefault(group, Membership({})).add(worker_id, ranks)
+        self._left_seats.discard(worker_id)
+        self.settle(group, worker_id, now_ns)
+
+    def add_left_seat(self, group: str, worker_id: str) -> None:
+        """Take up a seat that counts once somebody takes it, and not before.
+
+        Args:
+            group: Its group.
+            worker_id: The seat.
+        """
+        self.members[group].add(worker_id, None)
+        self._left_seats.add(worker_id)
+
+    def remove(self, group: str, worker_id: str, now_ns: int) -> None:
+        """Let go a worker or a seat that is not in the configuration any more.
+
+        Args:
+            group: Its group.
+            worker_id: Who.
+            now_ns: Monotonic time, nanoseconds.
+        """
+        self.members[group].remove(worker_id)
+        self._left_seats.discard(worker_id)
+        self.settle(group, worker_id, now_ns)
+
     def see(self, group: str, worker_id: str, data_parallel_rank: int | None, seat_topic: bytes | None) -> None:
         """Learn which rank a worker serves; `settle` follows.
 

@@ -39,7 +39,7 @@ class StreamMark(msgspec.Struct, array_like=True):
     """Where a stream stands.
 
     Attributes:
-        source_index: Where it arrives.
+        source_index: Where it arrives, among its worker's sources from 0.
         topic: Its topic.
         data_parallel_rank: Its rank.
         worker_id: Whose it is.
@@ -182,6 +182,14 @@ class Recorder:
         if self.is_listening:
             self._records.append(Opened(copy(mark)))
         return len(self.marks) - 1
+
+    def keep(self, numbers: Iterable[int]) -> None:
+        """Forget all other streams, and number these anew. What was recorded before is of no use with what follows.
+
+        Args:
+            numbers: Of the streams that stay, ascending.
+        """
+        self.marks = [self.marks[number] for number in numbers]
 
     def took(self, stream: int, seq: int, payload: bytes, now_ns: int) -> None:
         """Note that a batch was delivered.

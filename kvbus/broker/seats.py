@@ -144,30 +144,29 @@ class Seats:
             return []
         return [topic for topic in self.taken if heard_at_ns(topic) <= dropped_at_ns]
 
-    def reconfigure(self, config: IngestConfig) -> list[bytes]:
+    def surplus(self, config: IngestConfig) -> list[bytes]:
+        """Return the topics that would have no seat any more: those without room beside the named ones, the latest first.
+
+        Args:
+            config: What is going to hold; checked.
+        """
+        named = {name.encode() for name in config.topics}
+        others = [topic for topic in self.taken if topic not in named]
+        return others[max(config.workers - len(named), 0) :][::-1]
+
+    def reconfigure(self, config: IngestConfig) -> None:
         """Change the number of seats and the topics for which they are kept.
 
         Args:
-            config: Checked.
-
-        Returns:
-            Topics that have lost their seats: those for which there is no room any more beside the named ones, the latest first.
+            config: Checked; leaves no `surplus`.
         """
+        assert not self.surplus(config)
         self._config = config
-        named = {name.encode() for name in config.topics}
-        room = config.workers - len(named)
-        others = [topic for topic in self.taken if topic not in named]
-        lost = others[max(room, 0) :][::-1]
-        for topic in lost:
-            self.release(topic)
         # Those that stay keep their seats, whatever their numbers; what is added or taken away is free.
         used = list(self.taken.values())
-        fresh = [
-            seat for seat in (f"seat-{number}" for number in range(config.workers + len(used))) if seat not in used
-        ]
-        count = config.workers - len(used)
-        self._seats = sorted([*used, *fresh[:count]], key=lambda seat: int(seat.removeprefix("seat-")))
-        return lost
+        free = [seat for number in range(config.workers + len(used)) if (seat := f"seat-{number}") not in used]
+        seats = used + free[: config.workers - len(used)]
+        self._seats = sorted(seats, key=lambda seat: int(seat.removeprefix("seat-")))
 
     def _missing(self) -> int:
         """Return how many workers with seats are not connected, by counting."""

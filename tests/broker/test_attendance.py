@@ -106,8 +106,6 @@ class TestDeparture:
         adds_up(book)
 
     def test_each_group_has_its_own_policy_and_time(self):
-        book = Playbook("ab", groups=(), worker_timeout_s=10.0)
-        assert 10.0 == book.node._config.policy("").worker_timeout_s
         book = connected(groups=(GroupConfig(name="", worker_timeout_s=2.0, on_departure="shrink"),))
         book.send("a", TWO)
         book.node.disconnected(1, book.now_ns)

@@ -26,6 +26,13 @@ class Room:
         self.now_ns += 1
         self.seats.disconnected(self.now_ns)
 
+    def reconfigure(self, config: IngestConfig) -> list[bytes]:
+        lost = self.seats.surplus(config)
+        for topic in lost:
+            self.seats.release(topic)
+        self.seats.reconfigure(config)
+        return lost
+
     def hear(self, *topics: str) -> list[str | None]:
         self.now_ns += 1
         for topic in topics:
@@ -150,14 +157,14 @@ class TestReconfigure:
     def test_more_seats_are_free(self):
         room = Room(1)
         room.hear("x")
-        assert [] == room.seats.reconfigure(IngestConfig(workers=3))
+        assert [] == room.reconfigure(IngestConfig(workers=3))
         assert ["seat-0", "seat-1", "seat-2"] == room.seats.all
         assert ["seat-0", "seat-1"] == room.hear("x", "y")
 
     def test_fewer_seats_first_cost_the_latest_that_are_not_named(self):
         room = Room(3)
         room.hear("x", "y", "z")
-        assert [b"y", b"x"] == room.seats.reconfigure(IngestConfig(workers=1, topics=("z",)))
+        assert [b"y", b"x"] == room.reconfigure(IngestConfig(workers=1, topics=("z",)))
         assert ["seat-2"] == room.seats.all
         assert ["seat-2", None] == room.hear("z", "x")
 
@@ -165,5 +172,5 @@ class TestReconfigure:
         """The explicit way to say who has gone."""
         room = Room(2)
         room.hear("x", "y")
-        assert [b"y"] == room.seats.reconfigure(IngestConfig(workers=2, topics=("x", "w")))
+        assert [b"y"] == room.reconfigure(IngestConfig(workers=2, topics=("x", "w")))
         assert ["seat-0", "seat-1", None] == room.hear("x", "w", "y")
