@@ -165,12 +165,14 @@ class StreamReceiver:
         self._rules.live(seq, payload, now_ns, out)
         return self._done(out)
 
-    def receive_replay(self, seq: int, payload: bytes, now_ns: int, request: int | None = None) -> list[StreamOutput]:
+    def receive_replay(
+        self, seq: int, payload: bytes | None, now_ns: int, request: int | None = None
+    ) -> list[StreamOutput]:
         """Take one batch of a replay.
 
         Args:
             seq: Its number, 0 to `END_SEQ` − 1.
-            payload: Its bytes.
+            payload: Its bytes; `None` = it came and its envelope cannot be read, which is a declared hole (W3).
             now_ns: Monotonic time, nanoseconds.
             request: Which request it answers, or `None` where the caller keeps no connection per request. Without it a late
                 reply of an abandoned request passes for one of the open request: never an error in order, perhaps a needless

@@ -153,30 +153,32 @@ class ReplayRules:
             order.put_aside(seq, payload, False, now_ns, out)
             self._want(now_ns, out)
 
-    def replayed(self, seq: int, payload: bytes, now_ns: int, request: int | None, out: list[StreamOutput]) -> None:
+    def replayed(
+        self, seq: int, payload: bytes | None, now_ns: int, request: int | None, out: list[StreamOutput]
+    ) -> None:
         """Place a batch of a replay.
 
         Args:
             seq: Its number.
-            payload: Its bytes.
+            payload: Its bytes; `None` for one that cannot be read, which are other bytes than any that could be.
             now_ns: Monotonic time, nanoseconds.
             request: Which request it answers, or `None` when unknown.
             out: Takes what follows.
         """
-        opened = self.asking.heard(request, now_ns)
+        opened, said = self.asking.heard(request, now_ns), payload or b""
         if opened is None:
             out.append(Dropped("stale_replay", seq))
             return
         is_first = not opened.is_begun and seq >= opened.start_seq
         if is_first:
             opened.is_begun = True
-            if opened.witness is not None and not self._is_same_life(opened.witness, seq, payload, now_ns, out):
+            if opened.witness is not None and not self._is_same_life(opened.witness, seq, said, now_ns, out):
                 return
         opened.top_seq = max(opened.top_seq, seq + 1)
-        if self._candidate is not None and self._candidate == Witness(seq, print_of(payload)):
+        if self._candidate is not None and self._candidate == Witness(seq, print_of(said)):
             self._trust_live()
         order = self._order
-        place = order.mark.place_replayed(seq, payload)
+        place = order.mark.place_replayed(seq, said)
         held = order.hold.get(seq)
         is_other = held is not None and held.payload not in (payload, None)
         if place is Place.BACK or (is_other and opened.witness is not None):
@@ -188,7 +190,7 @@ class ReplayRules:
         order.note_seen(seq)
         if place is Place.AHEAD and is_first:
             self._start_late(seq, out)
-            place = order.mark.place_replayed(seq, payload)
+            place = order.mark.place_replayed(seq, said)
         if place is Place.NEXT:
             opened.brought += 1
             held = order.hold.pop(seq)

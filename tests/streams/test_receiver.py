@@ -199,6 +199,36 @@ def test_unreadable_batch_is_a_declared_hole_and_not_asked_for() -> None:
     assert ["deliver 5"] == play.live(5)
 
 
+def test_unreadable_batch_of_a_replay_is_a_declared_hole_in_its_place() -> None:
+    """W3: it must not pass for a number that went back, which would raise an alarm about a second publisher."""
+    play = Play()
+    play.live(0)
+    play.live(3)
+    receiver = play.receiver
+    assert ["drop 0 duplicate"] == play.replay(0)
+    assert ["lost 1-2 unreadable"] == play.told(receiver.receive_replay(1, None, 0, play.request))
+    assert ["deliver 2", "deliver 3", "drop 3 duplicate"] == play.replay(2, 3, end=True)
+    assert ["deliver 4"] == play.live(4)
+
+
+def test_unreadable_first_batch_of_a_replay_is_no_stream_that_begins_at_one() -> None:
+    """What was in it is lost, so that it must be declared."""
+    play = Play()
+    play.up()
+    assert ["lost 0-1 unreadable before first"] == play.told(play.receiver.receive_replay(0, None, 0, play.request))
+    assert ["deliver 1"] == play.replay(1, end=True)
+
+
+def test_unreadable_batch_under_a_number_that_was_delivered_is_another_life() -> None:
+    """Its bytes cannot be those of a batch that could be read."""
+    play = Play()
+    play.live(0, 1)
+    play.up()
+    assert ["epoch after 2 changed", "cancel", "ask 0"] == play.told(
+        play.receiver.receive_replay(1, None, 0, play.request)
+    )
+
+
 def test_replies_without_a_request_are_dropped() -> None:
     """Late ones of an abandoned request, and any at all on a stream without an endpoint."""
     play = Play()
