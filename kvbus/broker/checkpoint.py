@@ -182,6 +182,10 @@ _NO_RULE = frozenset(
         "message_bytes_max",
         "streams_max",
         "probe_s",
+        # What they led to is in the log.
+        "on_loss",
+        "on_departure",
+        "worker_timeout_s",
         "journal",
         "journal_reset",
     }

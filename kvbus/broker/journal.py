@@ -95,6 +95,7 @@ class Journal:
         self._recorder = Recorder()
         self._views: dict[int, _View] = {}
         self._is_another_shape = False
+        self._must_begin_anew = False
         self._pieces: Iterator[bytes] | None = None
         self._piece_count = 0
         self._checkpoint = 0
@@ -138,7 +139,9 @@ class Journal:
         """
         if self._file is None:
             return node.take_output()
+        must_begin_anew, self._must_begin_anew = self._must_begin_anew, False
         is_due = self._pieces is None and self._recorder.section_bytes > max(LOG_BYTES, self._checkpoint_bytes)
+        is_due = is_due or must_begin_anew
         if is_due:
             node.flush()
         output = node.take_output()
@@ -149,11 +152,23 @@ class Journal:
                     self._write(self._file, node, body, output, now_ns)
                     if is_due:
                         self._begin_checkpoint(self._file, node)
-                    self._write_pieces(self._file, now_ns, PIECES_BYTES)
+                    self._write_pieces(self._file, now_ns, None if must_begin_anew else PIECES_BYTES)
                 self._status.commits += 1
             except sqlite3.Error as error:
                 self._fail(error)
         return output
+
+    def change(self, config: BrokerConfig) -> None:
+        """Note that the node now runs with another configuration.
+
+        Args:
+            config: Belongs to what is committed next, which is everything, and nothing before it counts: streams have other
+                numbers, and workers are others.
+        """
+        self._config = config
+        self._pieces = None
+        self._is_another_shape = True
+        self._must_begin_anew = True
 
     @property
     def has_work(self) -> bool:

@@ -12,6 +12,7 @@ for an answer to the next one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 
 import msgspec
@@ -35,13 +36,13 @@ class Links:
             context: The loop's.
             poller: The loop's; sockets register themselves.
             options: For all sockets.
-            sources: What to open, by index.
+            sources: What to open; further ones with `add`.
         """
         self._context = context
         self._poller = poller
         self._options = options
-        self._sources = sources
-        self._subs: list[BoundSocket] = []
+        self._sources = {source.index: source for source in sources}
+        self._subs: dict[int, BoundSocket] = {}
         self._dealers: dict[int, BoundSocket] = {}
         self._source_of_socket: dict[ZmqSocket, int] = {}
         self._request_of_dealer: dict[ZmqSocket, int] = {}
@@ -53,12 +54,7 @@ class Links:
         Raises:
             ConfigError: An endpoint cannot be bound or connected; nothing stays open.
         """
-        try:
-            for source in self._sources:
-                self._open_sub(source)
-        except BaseException:
-            self.close()
-            raise
+        self.add(list(self._sources.values()))
         return self
 
     def __exit__(
@@ -70,6 +66,40 @@ class Links:
     def url(self, source_index: int) -> str:
         """Return where a source's SUB is bound or connected."""
         return self._subs[source_index].url
+
+    def add(self, sources: Sequence[Source]) -> None:
+        """Open a SUB per source.
+
+        Args:
+            sources: New ones.
+
+        Raises:
+            ConfigError: An endpoint cannot be bound or connected; none of them stays open.
+        """
+        try:
+            for source in sources:
+                self._sources[source.index] = source
+                self._open_sub(source)
+        except BaseException:
+            self.remove(sources)
+            raise
+
+    def remove(self, sources: Sequence[Source]) -> None:
+        """Close the SUBs of sources, with what has not been taken from them. Twice is harmless.
+
+        Args:
+            sources: Those that are gone.
+        """
+        for source in sources:
+            self._sources.pop(source.index, None)
+            self._downs.pop(source.index, None)
+            sub = self._subs.pop(source.index, None)
+            if sub is not None:
+                assert sub.watch is not None
+                for socket in (sub.socket, sub.watch.socket):
+                    self._poller.unregister(socket)
+                    del self._source_of_socket[socket]
+                sub.close(0)
 
     def drain(self, socket: ZmqSocket, node: BrokerNode, share: int, now_ns: int) -> bool:
         """Give the node one share of what has arrived on one socket.
@@ -88,7 +118,7 @@ class Links:
             return self._drain_source(index, node, share, now_ns)
         request = self._request_of_dealer.get(socket)
         if request is None:
-            return True  # its request ended earlier in this turn
+            return True  # its request ended earlier in this turn, or its worker went
         messages = receive_frames(socket, share)
         for frames in messages:
             node.receive_replay(request, frames, now_ns)
@@ -136,12 +166,7 @@ class Links:
         """Close every socket."""
         for key in list(self._dealers):
             self._close_dealer(key)
-        for socket in self._source_of_socket:
-            self._poller.unregister(socket)
-        for sub in self._subs:
-            sub.close(0)
-        self._subs.clear()
-        self._source_of_socket.clear()
+        self.remove(list(self._sources.values()))
 
     def _drain_source(self, index: int, node: BrokerNode, share: int, now_ns: int) -> bool:
         """Take a share of live messages, and what happened to the connections that they came through."""
@@ -182,7 +207,7 @@ class Links:
         sub = open_socket(
             self._context, zmq.SUB, source.endpoint, options, binds_by_default=source.binds_by_default, watches=True
         )
-        self._subs.append(sub)
+        self._subs[source.index] = sub
         assert sub.watch is not None
         for socket in (sub.socket, sub.watch.socket):
             self._source_of_socket[socket] = source.index

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import zmq
 
+from kvbus.broker.change import Change, plan_change
 from kvbus.broker.journal import Journal
 from kvbus.broker.links import Links
 from kvbus.broker.node import BrokerNode
@@ -30,6 +31,7 @@ from kvbus.broker.recorder import Recorder
 from kvbus.broker.status import BrokerStatus
 from kvbus.config import BrokerConfig, ViewConfig
 from kvbus.endpoints import Endpoint
+from kvbus.errors import UsageError
 from kvbus.sockets import BoundSocket, Routed, SocketOptions, open_socket, receive_frames, route_frames, send_frames
 
 if TYPE_CHECKING:
@@ -143,6 +145,39 @@ class BrokerLoop:
         self._finish(time.monotonic_ns())
         if self._journal is not None:
             self._journal.close(self.node, time.monotonic_ns())
+
+    def change(self, config: BrokerConfig) -> Change:
+        """Go on with another configuration; on the loop's thread, between two turns.
+
+        What was done so far is sent, and committed, before anything changes; sockets of workers that come are opened first.
+
+        Args:
+            config: Checked.
+
+        Returns:
+            What has changed.
+
+        Raises:
+            ConfigError: Something cannot change while the broker runs, or a worker's endpoint cannot be bound or connected; all
+                goes on as before.
+            UsageError: The loop ends or has ended.
+        """
+        if self._has_ended or self._is_stopping:
+            raise UsageError("the broker has ended")
+        change = plan_change(self._config, config)
+        added = self.node.new_sources(change)
+        self._links.add(added)
+        now_ns = time.monotonic_ns()
+        self.node.flush()
+        self._send(now_ns)
+        gone = self.node.change(change, added, now_ns)
+        self.node.flush()
+        self._config = config
+        if self._journal is not None:
+            self._journal.change(config)
+        self._send(now_ns)
+        self._links.remove(gone)
+        return change
 
     def status(self) -> BrokerStatus:
         """Return all figures; on the loop's thread, or after its end."""

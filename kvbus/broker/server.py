@@ -7,11 +7,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
+from kvbus.broker.change import Change
 from kvbus.broker.loop import BrokerLoop
 from kvbus.broker.notices import Notice
 from kvbus.broker.status import BrokerStatus
 from kvbus.config import BrokerConfig
-from kvbus.errors import UsageError
+from kvbus.errors import ConfigError, KvbusError, UsageError
 
 __all__ = ["Broker"]
 
@@ -120,6 +121,37 @@ class Broker:
         """
         loop = self._running()
         return self._call(loop.status)
+
+    def reload(self, config: BrokerConfig) -> Change:
+        """Go on with another configuration without dropping what stays.
+
+        Workers and seats come and go, and what happens when one is lost (`on_loss`, `on_departure`, `worker_timeout_s`) changes.
+
+        Args:
+            config: What to run from now on.
+
+        Returns:
+            What has changed.
+
+        Raises:
+            ConfigError: The configuration is wrong, changes what was laid out at the start, or names an endpoint that cannot be
+                bound or connected. The broker goes on as before.
+            UsageError: Not started, has ended, or the loop is stuck.
+        """
+        config.validate()
+        loop = self._running()
+
+        def change() -> Change | KvbusError:
+            try:
+                return loop.change(config)
+            except (ConfigError, UsageError) as error:
+                return error
+
+        changed = self._call(change)
+        if isinstance(changed, KvbusError):
+            raise changed
+        self.config = config
+        return changed
 
     def _call(self, question: Callable[[], T]) -> T:
         """Have the loop's thread answer a question."""

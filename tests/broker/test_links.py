@@ -138,3 +138,25 @@ def test_nothing_stays_open_when_one_source_cannot_be_bound(zmq_context):
         pass
     assert [] == rig.poller.sockets
     taken.socket.close(0)
+
+
+def test_sources_come_and_go_while_others_stay(zmq_context):
+    worker, other = RealWorker(zmq_context), RealWorker(zmq_context)
+    rig = Rig(zmq_context, worker.url)
+    config = BrokerConfig(workers=(parse_worker(worker.url), parse_worker(other.url)))
+    added = Intake(config, random.Random(0)).sources[1:]
+    with rig.links:
+        worker.wait_for_subscriber()
+        rig.links.add(added)
+        rig.poller.register(other.socket, zmq.POLLIN)
+        rig.turn_until(lambda: other.socket.poll(0))
+        rig.poller.unregister(other.socket)
+        other.socket.send_multipart([b"t", bytes(8), b"more"])
+        rig.until(("batch", 1, b"more"))
+        rig.links.remove(added)
+        rig.links.remove(added)
+        worker.socket.send_multipart([b"t", bytes(8), b"still"])
+        rig.until(("batch", 0, b"still"))
+    assert [] == rig.poller.sockets
+    for each in (worker, other):
+        each.socket.close(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
 import pytest
 import zmq
 
@@ -12,8 +13,9 @@ from kvbus.config import BrokerConfig, IngestConfig, ViewConfig, parse_worker
 from kvbus.errors import ConfigError, UsageError
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
 from kvbus.wire.codec import decode_batch, encode_batch
-from tests.broker.real import ANY, WAIT_MS, read_until, real_broker
+from tests.broker.real import ANY, WAIT_MS, RealWorker, read_until, real_broker
 
+GONE = BlockRemoved([1], "CPU")
 CPU = BlockStored([1], None, [], 0, medium="CPU", ownership="cpu-tier")
 
 
@@ -25,6 +27,12 @@ def first_event(sub, workers, event):
         for worker in workers:
             worker.publish(event)
     return decode_batch(sub.recv_multipart()[2]).events[0]
+
+
+def read_to(sub, event):
+    """Receive until an event has come."""
+    while event not in read_until(sub, 1):
+        pass
 
 
 def test_events_of_all_workers_come_out(zmq_context):
@@ -205,3 +213,62 @@ def test_g67_wrong_frame_counts_on_every_socket_leave_it_alive(zmq_context):
             pass
         assert 4 == broker.status().refused["frame_count"]
         dealer.close(0)
+
+
+class TestReload:
+    """Workers come and go under a running broker, and what stays is not dropped."""
+
+    def config(self, broker, *urls, **fields):
+        workers = tuple(parse_worker(f"w{index}={url}") for index, url in enumerate(urls))
+        return msgspec.structs.replace(broker.config, workers=workers, **fields)
+
+    def test_a_worker_joins_and_another_goes(self, zmq_context):
+        with real_broker(zmq_context, workers=1) as (broker, workers, sub):
+            assert first_event(sub, workers, CPU) == CPU
+            joining = RealWorker(zmq_context)
+            change = broker.reload(self.config(broker, workers[0].url, joining.url))
+            assert ["w1"] == [worker.worker_id for worker in change.added]
+            joining.wait_for_subscriber()
+            read_to(sub, AllBlocksCleared())
+            workers[0].publish(GONE)
+            joining.publish(GONE)
+            assert [GONE] == read_until(sub, 1)
+            broker.reload(self.config(broker, workers[0].url))
+            read_to(sub, AllBlocksCleared())
+            workers[0].publish(GONE)
+            assert [GONE] == read_until(sub, 1)
+            (row,) = broker.status().workers
+            assert workers[0].seq == row.streams[0].position
+            assert 0 == row.losses
+            joining.socket.close(0)
+
+    def test_what_cannot_change_is_refused_and_all_goes_on(self, zmq_context):
+        with real_broker(zmq_context, workers=1) as (broker, workers, sub):
+            before = broker.config
+            moved = (msgspec.structs.replace(before.views[0], endpoint="tcp://127.0.0.1:1"),)
+            with pytest.raises(ConfigError, match="views: cannot change while the broker runs"):
+                broker.reload(msgspec.structs.replace(before, views=moved))
+            with pytest.raises(ConfigError, match="--worker"):
+                broker.reload(msgspec.structs.replace(before, workers=()))
+            assert broker.config is before
+            assert first_event(sub, workers, CPU) == CPU
+
+    def test_an_endpoint_that_cannot_be_bound_changes_nothing(self, zmq_context):
+        with real_broker(zmq_context, workers=1) as (broker, workers, sub):
+            taken = RealWorker(zmq_context)
+            with pytest.raises(ConfigError, match="--worker"):
+                broker.reload(self.config(broker, workers[0].url, f"bind:{taken.url}"))
+            assert ["w0"] == [row.worker_id for row in broker.status().workers]
+            assert first_event(sub, workers, CPU) == CPU
+            taken.socket.close(0)
+
+    def test_a_broker_that_has_ended_says_so(self, zmq_context):
+        with real_broker(zmq_context, workers=1) as (broker, _, _):
+            broker.stop()
+            with pytest.raises(UsageError, match="ended"):
+                broker.reload(broker.config)
+
+    def test_policies_change(self, zmq_context):
+        with real_broker(zmq_context, workers=1) as (broker, workers, _):
+            broker.reload(self.config(broker, workers[0].url, on_loss="ignore"))
+            assert "ignore" == broker.config.on_loss
