@@ -177,6 +177,7 @@ _NO_RULE = frozenset(
     {
         "workers",
         "ingest",
+        "groups",
         "views",
         "linger_s",
         "message_bytes_max",
@@ -188,6 +189,7 @@ _NO_RULE = frozenset(
         "worker_timeout_s",
         "journal",
         "journal_reset",
+        "journal_age_s",
     }
 )
 """Fields of the configuration that the redo log does not depend on. What is not named here counts as a rule."""
@@ -222,7 +224,7 @@ def shape_of(config: BrokerConfig) -> str:
     Args:
         config: Checked.
     """
-    parts = [*config.workers, *([config.ingest] if config.ingest is not None else ()), *config.views]
+    parts = [*config.workers, *([config.ingest] if config.ingest is not None else ()), *config.groups, *config.views]
     lines = []
     for part in parts:
         # A worker that answers replay requests is resumed otherwise than one that does not; the state is the same.

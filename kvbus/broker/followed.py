@@ -13,7 +13,7 @@ from kvbus.broker.intake import Intake, Source, Stream
 from kvbus.broker.notices import Notice
 from kvbus.broker.quorums import Quorums
 from kvbus.broker.rankgroup import RankGroup
-from kvbus.broker.recorder import Recorder
+from kvbus.broker.recorder import Recorder, StreamMark
 from kvbus.config import BrokerConfig
 from kvbus.views.residency import Residency
 
@@ -85,8 +85,47 @@ class Followed:
                 del source.streams[key]
                 stream.topic, stream.is_named = topic, True
                 source.streams[topic, rank] = stream
+                if self._recorder is not None:
+                    self._recorder.named(stream.number, topic)
                 return stream
         return None
+
+    def open_again(self, mark: StreamMark) -> None:
+        """Follow a stream that a predecessor followed. What its worker's showing up did to quorums is done by other calls.
+
+        Args:
+            mark: Where it stands; its receiver does not know that yet.
+        """
+        source = self._intake.sources_of_worker(mark.group, mark.worker_id)[mark.source_index]
+        seat_topic = None
+        if source.worker_id is None:
+            self._intake.take_seat(mark.topic, mark.worker_id)
+            seat_topic = mark.topic
+        if self._recorder is not None:
+            self._recorder.opened(mark)
+        self.quorums.see(mark.group, mark.worker_id, mark.data_parallel_rank, seat_topic)
+        stream = self.follow(source, mark.topic, mark.data_parallel_rank, mark.worker_id)
+        stream.is_named = mark.is_named
+        stream.rank_group.hear(mark.topic)
+
+    def name_again(self, number: int, topic: bytes | None) -> None:
+        """Let a stream have the topic that it came to have.
+
+        Args:
+            number: Which stream.
+            topic: Its topic; `None` = not known.
+        """
+        stream = self.streams[number]
+        if topic is not None:
+            self.named(stream.source, topic, stream.data_parallel_rank)
+        else:
+            stream.is_named = False
+            if self._recorder is not None:
+                self._recorder.named(number, None)
+
+    def join_live(self, stream: Stream) -> None:
+        """Let a stream begin with whatever comes next, as one of which nobody can say what was missed."""
+        stream.receiver = self._intake.receiver_for(stream.source, "live")
 
     def change(self, change: Change, added: Sequence[Source], now_ns: int) -> tuple[list[Source], list[Notice]]:
         """Let workers and seats go and come, and begin to act by the new policies.

@@ -170,6 +170,17 @@ class Journal:
         self._is_another_shape = True
         self._must_begin_anew = True
 
+    def reconfigured(self, config: BrokerConfig) -> None:
+        """Say that the node has another configuration from this turn on; its state becomes a checkpoint with the next commit.
+
+        What was recorded before speaks of workers that may be gone, so the checkpoint holds at once, or the change never was.
+
+        Args:
+            config: Checked; the same journal.
+        """
+        self._config = config
+        self._is_reconfigured = True
+
     @property
     def has_work(self) -> bool:
         """Whether a checkpoint is being written, so that the loop should turn again soon."""
@@ -196,8 +207,6 @@ class Journal:
             return
         try:
             with self._file.transaction():
-                self._pieces = None
-                self._file.drop_parts()
                 self._begin_checkpoint(self._file, node)
                 self._write_pieces(self._file, now_ns, None)
             self._file.close()
@@ -300,7 +309,8 @@ class Journal:
                 file.drop_view(name)
 
     def _begin_checkpoint(self, file: JournalFile, node: BrokerNode) -> None:
-        """Take the state of this moment, to be written from now on."""
+        """Take the state of this moment, to be written from now on in place of one that is not complete."""
+        file.drop_parts()
         self._checkpoint = file.checkpoint + 1
         self._checkpoint_turn = file.turn_id
         self._piece_count = self._checkpoint_bytes = 0

@@ -52,6 +52,7 @@ class BrokerNode:
         groups: Worker groups by name and data-parallel rank, in the order in which they were met.
         descriptions: What is known of blocks, by worker group; `None` where no view asks for it.
         streams: Streams by number.
+        followed: All of these three, and what lets a predecessor's be taken over.
         refusals: Messages turned away, by reason.
         batches_received: Batches taken from workers so far.
         recorder: Hears of all that is done, or `None`.
@@ -72,17 +73,15 @@ class BrokerNode:
         self.recorder = recorder
         self._intake = Intake(config, rng)
         self.sources: list[Source] = self._intake.sources
-        self._followed = Followed(self._intake, config, recorder)
-        self._quorums = self._followed.quorums
-        self._attendance = self._followed.attendance
-        self.groups = self._followed.groups
-        self.descriptions = self._followed.descriptions
-        self.streams = self._followed.streams
+        self.followed = Followed(self._intake, config, recorder)
+        self._quorums = self.followed.quorums
+        self._attendance = self.followed.attendance
+        self.groups = self.followed.groups
+        self.descriptions = self.followed.descriptions
+        self.streams = self.followed.streams
         self.views = config.outputs()
         self.outputs = [
-            Output(
-                view, self._followed.residencies, rng=rng, first_seq=clock_seq if view.numbers_from == "clock" else 0
-            )
+            Output(view, self.followed.residencies, rng=rng, first_seq=clock_seq if view.numbers_from == "clock" else 0)
             for view in self.views
         ]
         self.refusals = Refusals()
@@ -126,7 +125,7 @@ class BrokerNode:
             self._refuse("seq_frame", source, topic, error=error.reason)
             return
         rank = envelope.data_parallel_rank
-        stream = stream or self._followed.named(source, topic, rank) or self._open_stream(source, topic, rank, now_ns)
+        stream = stream or self.followed.named(source, topic, rank) or self._open_stream(source, topic, rank, now_ns)
         if stream is not None:
             self._apply(stream, stream.receiver.receive(seq, payload, now_ns), now_ns)
 
@@ -296,7 +295,7 @@ class BrokerNode:
         Returns:
             Sources that are gone; their requests are ended by `take_requests`, their sockets are to be closed.
         """
-        gone, notices = self._followed.change(change, added, now_ns)
+        gone, notices = self.followed.change(change, added, now_ns)
         for source in gone:
             self._requests.end_all_of(source)
         self._notices += notices
@@ -331,21 +330,6 @@ class BrokerNode:
         self._quorums.settle(source.group, worker_id, now_ns)
         return stream
 
-    def open_again(self, mark: StreamMark) -> Stream:
-        """Follow a stream that a predecessor followed. What its worker's showing up did to quorums is done by other calls.
-
-        Args:
-            mark: Where it stands; its receiver does not know that yet.
-        """
-        source = self._intake.sources_of_worker(mark.group, mark.worker_id)[mark.source_index]
-        if source.worker_id is None:
-            self._intake.take_seat(mark.topic, mark.worker_id)
-        if self.recorder is not None:
-            self.recorder.opened(mark)
-        seat_topic = mark.topic if source.worker_id is None else None
-        self._quorums.see(mark.group, mark.worker_id, mark.data_parallel_rank, seat_topic)
-        return self._follow(source, mark.topic, mark.data_parallel_rank, mark.worker_id)
-
     def announce_clear(self, group: str, data_parallel_rank: int | None, ts: float) -> None:
         """Tell every view that what it has announced of one group and rank counts no more.
 
@@ -354,18 +338,14 @@ class BrokerNode:
             data_parallel_rank: Its rank.
             ts: Newest engine time that is known, seconds since the epoch.
         """
-        gone = RankGroup(group, data_parallel_rank, [""], self._followed.config)
+        gone = RankGroup(group, data_parallel_rank, [""], self.followed.config)
         gone.collect([gone.make_clear()], ts)
         gone.finish_run()
         self._publish(gone)
 
-    def join_live(self, stream: Stream) -> None:
-        """Let a stream begin with whatever comes next, as one of which nobody can say what was missed."""
-        stream.receiver = self._intake.receiver_for(stream.source, "live")
-
     def _follow(self, source: Source, topic: bytes, rank: int | None, worker_id: str) -> Stream:
         """Begin to follow a stream whose worker has been seen with that rank."""
-        stream = self._followed.follow(source, topic, rank, worker_id)
+        stream = self.followed.follow(source, topic, rank, worker_id)
         group = stream.rank_group
         if group.hear(topic) and not any(output.view.carries(group.group, rank, topic) for output in self.outputs):
             self._tell("warning", "rank_in_no_view", group=group.group, rank=rank, topic=_text(topic))
@@ -429,7 +409,7 @@ class BrokerNode:
             self.recorder.moved(stream.number, 0 if isinstance(output, NewEpoch) else output.stop_seq, is_new_epoch)
         stream.losses_count += 1
         group = stream.rank_group
-        if self._followed.config.policy(group.group).on_loss == "ignore" or not self._quorums.holds(
+        if self.followed.config.policy(group.group).on_loss == "ignore" or not self._quorums.holds(
             group, stream.worker_id
         ):
             return  # told and counted; of a worker that has departed nothing is pending
@@ -450,6 +430,8 @@ class BrokerNode:
         stream = self._open_stream(source, topic or b"", rank, now_ns)
         if stream is not None:
             stream.is_named = topic is not None
+            if self.recorder is not None and topic is None:
+                self.recorder.named(stream.number, None)
             self._apply(stream, stream.receiver.reconnected(now_ns), now_ns)
 
     def _receive_unreadable(self, source: Source, frames: Sequence[bytes], error: DecodeError, now_ns: int) -> None:

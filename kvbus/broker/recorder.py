@@ -23,7 +23,19 @@ import msgspec
 
 from kvbus.errors import DecodeError
 
-__all__ = ["Call", "Called", "Flushed", "Moved", "Opened", "Record", "Recorder", "StreamMark", "Took", "read_turns"]
+__all__ = [
+    "Call",
+    "Called",
+    "Flushed",
+    "Moved",
+    "Named",
+    "Opened",
+    "Record",
+    "Recorder",
+    "StreamMark",
+    "Took",
+    "read_turns",
+]
 
 Call: TypeAlias = Literal["expire", "lose", "begin_anew", "add_worker", "remove_worker"]
 """What a group can be told besides batches; names of `KVEventAggregator`'s methods."""
@@ -46,6 +58,7 @@ class StreamMark(msgspec.Struct, array_like=True):
         group: The worker's group.
         position: Next number wanted; `None` = whichever comes.
         witness: Number and payload of the last batch delivered in this epoch; `None` = nothing was.
+        is_named: Whether its topic is known; a replay of the old form shows streams without.
     """
 
     source_index: int
@@ -55,6 +68,7 @@ class StreamMark(msgspec.Struct, array_like=True):
     group: str
     position: int | None = 0
     witness: tuple[int, bytes] | None = None
+    is_named: bool = True
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="o"):
@@ -105,6 +119,18 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, tag="m"):
     is_new_epoch: bool
 
 
+class Named(msgspec.Struct, frozen=True, array_like=True, tag="n"):
+    """The topic of a stream is not known, or has come to be.
+
+    Attributes:
+        stream: Number of the stream.
+        topic: Its topic; `None` = not known.
+    """
+
+    stream: int
+    topic: bytes | None
+
+
 class Called(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     """A group was told something.
 
@@ -129,7 +155,7 @@ class Flushed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
     """Everything released so far was handed to the views."""
 
 
-Record: TypeAlias = Opened | Took | Moved | Called | Flushed
+Record: TypeAlias = Opened | Took | Moved | Named | Called | Flushed
 """One thing that was done."""
 
 
@@ -236,6 +262,18 @@ class Recorder:
         mark.position = position
         if self.is_listening:
             self._records.append(Moved(stream, position, is_new_epoch))
+
+    def named(self, stream: int, topic: bytes | None) -> None:
+        """Note that the topic of a stream is not known, or has come to be.
+
+        Args:
+            stream: Its number.
+            topic: Its topic; `None` = not known.
+        """
+        mark = self.marks[stream]
+        mark.topic, mark.is_named = topic or b"", topic is not None
+        if self.is_listening:
+            self._records.append(Named(stream, topic))
 
     def called(self, called: Called) -> None:
         """Note that a group was told something.

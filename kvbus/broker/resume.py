@@ -10,7 +10,7 @@ import msgspec
 
 from kvbus.broker.checkpoint import Checkpoint, OutputState, Part, Stored, StoredView, rules_of, shape_of
 from kvbus.broker.node import BrokerNode
-from kvbus.broker.recorder import Called, Moved, Opened, Record, Recorder, Took, read_turns
+from kvbus.broker.recorder import Called, Moved, Named, Opened, Record, Recorder, Took, read_turns
 from kvbus.config import BrokerConfig
 from kvbus.errors import DecodeError
 from kvbus.views.residency_state import PIECE_ITEMS, ResidencyCopy, ResidencyPiece
@@ -111,7 +111,8 @@ def resume(node: BrokerNode, stored: Stored, config: BrokerConfig, now_ns: int, 
     node.take_notices()
     recorder.is_listening = True
     recorder.section_bytes = sum(map(len, stored.turns))
-    _resume_streams(node, recorder, now_ns)
+    node.note_departed(now_ns)
+    _resume_streams(node, recorder, config, now_ns)
     return "exact"
 
 
@@ -121,7 +122,7 @@ def _become(node: BrokerNode, recorder: Recorder, parts: Sequence[bytes]) -> Non
         return
     checkpoint = _decode(parts[0], Checkpoint)
     for mark in checkpoint.marks:
-        node.open_again(mark)
+        node.followed.open_again(mark)
     node.batches_received = checkpoint.batches
     pieces: list[list[ResidencyPiece]] = [[] for _ in checkpoint.groups]
     for part in parts[1:]:
@@ -151,7 +152,9 @@ def _do_again(node: BrokerNode, recorder: Recorder, record: Record) -> None:
         group.call(record.call, record.now_ns - recorder.delta_ns, record.worker_id, record.policy)
         group.take_finished()
     elif isinstance(record, Opened):
-        node.open_again(record.mark)
+        node.followed.open_again(record.mark)
+    elif isinstance(record, Named):
+        node.followed.name_again(record.stream, record.topic)
     elif isinstance(record, Moved):
         recorder.moved(record.stream, record.position, record.is_new_epoch)
     else:
@@ -160,20 +163,21 @@ def _do_again(node: BrokerNode, recorder: Recorder, record: Record) -> None:
             group.take_finished()
 
 
-def _resume_streams(node: BrokerNode, recorder: Recorder, now_ns: int) -> None:
+def _resume_streams(node: BrokerNode, recorder: Recorder, config: BrokerConfig, now_ns: int) -> None:
     """Let every stream go on. Of one that cannot be asked, nobody knows what it said meanwhile: a loss, by nobody's fault."""
     lossy = []
     for stream, mark in zip(node.streams, recorder.marks, strict=True):
         if stream.receiver.can_replay and mark.position is not None:
             stream.receiver.resume(mark.position, mark.witness)
             continue
-        node.join_live(stream)
+        node.followed.join_live(stream)
         if mark.position is not None:
             recorder.moved(stream.number, None, True)
             if stream.rank_group not in lossy:
                 lossy.append(stream.rank_group)
     for group in lossy:
-        group.call("begin_anew", now_ns)
+        if config.policy(group.group).on_loss == "clear":
+            group.call("begin_anew", now_ns)
     node.note_departed(now_ns)
 
 

@@ -302,6 +302,15 @@ class World:
         fold(held, self.reader.events())
         return held
 
+    def assert_truth(self) -> None:
+        """Let all ranks say what the one that is ahead has said, and compare what the reader believes with what they hold."""
+        shortest = min(len(rank.ahead) for rank in self.ranks)
+        for rank in self.ranks:
+            rank.publish(len(rank.ahead) - shortest, self.now_ns)
+        self.settle()
+        for block in self.believed():
+            assert all(rank.held[block] for rank in self.ranks), f"block {block} is announced, not every rank holds it"
+
     def settle(self, seconds: float = 8.0) -> None:
         """Let everything come to rest, and the reader ask for what it has missed."""
         end_ns = self.now_ns + round(seconds * SECOND)

@@ -16,9 +16,9 @@ CLEAR = AllBlocksCleared()
 
 def change(book: Playbook, **fields):
     """Give a node another configuration; return what goes out, the new sources and those that are gone."""
-    config = msgspec.structs.replace(book.node._followed.config, **fields)
+    config = msgspec.structs.replace(book.node.followed.config, **fields)
     config.validate()
-    plan = plan_change(book.node._followed.config, config)
+    plan = plan_change(book.node.followed.config, config)
     added = book.node.new_sources(plan)
     gone = book.node.change(plan, added, book.now_ns)
     return book.settle(), added, gone
@@ -81,7 +81,7 @@ def test_requests_to_a_worker_that_goes_are_ended():
     book = Playbook("ab", replay=True)
     book.send("a", ONE, seq=5)
     (asked,) = book.node.take_requests()
-    change(book, workers=(book.node._followed.config.workers[1],))
+    change(book, workers=(book.node.followed.config.workers[1],))
     assert (asked.key, []) == book.node.take_requests()[-1][1:]
 
 
@@ -134,7 +134,7 @@ def test_naming_whom_one_waits_for_frees_the_seat_of_one_that_has_gone():
 def test_streams_that_are_gone_leave_no_number_behind():
     """Else a broker that is reconfigured for a year would remember every worker that it ever had."""
     book = Playbook("abc")
-    book.node.recorder = book.node._followed._recorder = Recorder()
+    book.node.recorder = book.node.followed._recorder = Recorder()
     for name in "abc":
         book.send(name, ONE)
     change(book, workers=(worker("a"), worker("c")))

@@ -5,14 +5,20 @@ from __future__ import annotations
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from kvbus.broker import journal as module
+from kvbus.broker import journal_file
 from kvbus.broker import recorder as recorder_module
+from kvbus.config import ViewConfig
+from kvbus.errors import ConfigError
 from kvbus.events import AllBlocksCleared, Event
 from kvbus.views import residency_state
-from tests.broker.killing import KILLS, World, script, store
+from kvbus.wire.codec import decode_batch
+from tests.broker.killing import KILLS, Reader, World, script, store
 
 
 @pytest.fixture(autouse=True)
@@ -108,8 +114,7 @@ def check_faulty(path: Path, seed: int) -> World:
     world.settle(200.0)
     say(world, [store(1_000_000)])  # without a replay endpoint only the next number shows that the last ones were lost
     world.settle(200.0)
-    for block in world.believed():
-        assert all(rank.held[block] for rank in world.ranks), f"block {block} is announced, and not every rank holds it"
+    world.assert_truth()
     fresh = [store(1_000_001 + number) for number in range(20)]
     say(world, fresh)
     world.settle()
@@ -137,3 +142,161 @@ def test_many_faults_of_all_kinds_between_kills(tmp_path: Path) -> None:
     """As the fast form, deeper."""
     for seed in range(1_000, 1_400):
         check_faulty(tmp_path, seed)
+
+
+# Ends and beginnings
+
+
+def live_through(world: World, turns: int = 30) -> None:
+    """Let a world go on for a while."""
+    for _ in range(turns):
+        world.publish()
+        world.turn()
+
+
+def new_world(tmp_path: Path, **config: Any) -> World:
+    """Three ranks that say the same for a long time."""
+    chance = random.Random(7)
+    events = script(chance, 400, clears=False)
+    return World(tmp_path / "x.journal", chance, [events] * 3, **config)
+
+
+def test_an_orderly_end_leaves_a_checkpoint_and_no_log(tmp_path: Path) -> None:
+    """So the next start is quick, and may have other bounds."""
+    world = new_world(tmp_path)
+    live_through(world)
+    world.journal.close(world.node, world.clock_ns)
+    world.config = msgspec.structs.replace(world.config, age_s=29.0)
+    world.kill()
+    world.start()
+    assert ("exact", 0) == (world.journal.status().resumption, world.journal.status().log_bytes)
+    live_through(world)
+    world.settle()
+    world.journal.close()
+
+
+def test_another_configuration_keeps_numbers_and_clears(tmp_path: Path) -> None:
+    """Even when it is killed before the clear is committed, and when it is killed right after."""
+    world = new_world(tmp_path)
+    live_through(world)
+    before = world.node.outputs[0].view.next_seq
+    world.kill()
+    world.config = msgspec.structs.replace(world.config, workers=world.config.workers[:2])
+    world.ranks.pop()
+    for kill in ("before commit", "before send", None):
+        world.start()
+        world.turn(kill)
+        world.kill()
+    world.start()
+    assert "exact" == world.journal.status().resumption
+    world.settle()
+    clears = [
+        seq
+        for seq, payload in enumerate(world.reader.batches)
+        if any(isinstance(event, AllBlocksCleared) for event in decode_batch(payload).events)
+    ]
+    assert before == clears[0]
+    world.assert_truth()
+    world.journal.close()
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_damaged_file_is_refused_or_set_aside(tmp_path: Path, is_reset: bool) -> None:
+    """A clear error that names the flag; or a warning, and a new epoch."""
+    world = new_world(tmp_path, journal_reset=is_reset)
+    live_through(world)
+    world.kill()
+    path = tmp_path / "x.journal"
+    (tmp_path / "x.journal-wal").unlink(missing_ok=True)
+    path.write_bytes(b"something else" * 1_000)
+    if not is_reset:
+        with pytest.raises(ConfigError, match="--journal-reset sets it aside"):
+            world.start()
+        return
+    world.start()
+    assert ["journal_set_aside"] == [notice.name for notice in world.notices if notice.level == "warning"]
+    assert b"something else" * 1_000 == (tmp_path / "x.journal.aside").read_bytes()
+    assert ("new", 0) == (world.journal.status().resumption, world.node.outputs[0].view.next_seq)
+    world.journal.close()
+
+
+def test_what_another_life_of_the_machine_left_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """V6: it survives the death of the process, not of the power."""
+    (tmp_path / "boot").write_text("one")
+    monkeypatch.setattr(journal_file, "BOOT_ID", tmp_path / "boot")
+    world = new_world(tmp_path)
+    live_through(world)
+    world.kill()
+    (tmp_path / "boot").write_text("two")
+    world.start()
+    assert "new" == world.journal.status().resumption
+    assert "journal_not_believed" in [notice.name for notice in world.notices]
+    world.journal.close()
+
+
+@pytest.mark.parametrize("place", ["turn", "checkpoint", "end"])
+def test_a_full_disk_stops_the_journal_and_not_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Live output goes on; the file is gone, so that the next start does not go on from where it stopped."""
+    world = new_world(tmp_path)
+    live_through(world)
+    journal = world.journal
+    assert journal._file is not None
+    pages = journal._file._number("PRAGMA page_count")
+    journal._file._db.execute(f"PRAGMA max_page_count = {pages}")
+    if place == "checkpoint":
+        monkeypatch.setattr(module, "LOG_BYTES", 0)
+    if place == "end":
+        monkeypatch.setattr(journal._recorder.__class__, "take", lambda recorder: b"x" * 100_000)
+        journal.close(world.node, world.clock_ns)
+        journal.commit(world.node, world.clock_ns)
+    live_through(world, 120)
+    world.settle()
+    status = journal.status()
+    if place == "end" and status.state == "on":
+        return  # the last checkpoint fitted into what was free
+    assert ("failed", 1, 0) == (status.state, status.failures, status.log_bytes)
+    assert not (tmp_path / "x.journal").exists()
+    assert ["journal_failed"] == [notice.name for notice in world.notices if notice.level == "error"]
+    assert not journal.has_work
+    journal.close(world.node, world.clock_ns)
+    world.kill()
+    world.reader = Reader()
+    world.start()
+    assert "new" == world.journal.status().resumption
+    world.assert_truth()
+    world.journal.close()
+
+
+def test_batches_in_the_file_are_bounded_by_count_and_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the buffer of the view, and no older than an hour."""
+    monkeypatch.setattr(module, "DROP_EVERY", 4)
+    view = ViewConfig(endpoint="inproc://out", buffer_batches=10, heartbeat_s=0)
+    world = new_world(tmp_path, views=(view,), journal_age_s=60.0)
+    live_through(world, 60)
+    assert world.journal._file is not None
+    assert 10 <= world.journal._file._number("SELECT count(*) FROM batch") < 10 + 4 + 1
+    world.now_ns += 100_000_000_000
+    live_through(world, 2)
+    assert world.journal._file._number("SELECT count(*) FROM batch") < 5
+    world.kill()
+    world.start()
+    assert "exact" == world.journal.status().resumption
+    world.journal.close()
+
+
+def test_without_a_journal_a_restart_is_a_new_epoch(tmp_path: Path) -> None:
+    """The harness and the broker go without one, too."""
+    world = new_world(tmp_path, off=True)
+    live_through(world)
+    assert world.journal is None
+    world.kill()
+    world.reader = Reader()
+    world.start()
+    live_through(world)
+    world.settle()
+    assert 0 < len(world.reader.batches)
+    world.assert_truth()
