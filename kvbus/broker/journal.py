@@ -170,17 +170,6 @@ class Journal:
         self._is_another_shape = True
         self._must_begin_anew = True
 
-    def reconfigured(self, config: BrokerConfig) -> None:
-        """Say that the node has another configuration from this turn on; its state becomes a checkpoint with the next commit.
-
-        What was recorded before speaks of workers that may be gone, so the checkpoint holds at once, or the change never was.
-
-        Args:
-            config: Checked; the same journal.
-        """
-        self._config = config
-        self._is_reconfigured = True
-
     @property
     def has_work(self) -> bool:
         """Whether a checkpoint is being written, so that the loop should turn again soon."""
