@@ -156,7 +156,9 @@ class _Reader:
         return read_all
 
     def worker(self, value: Any, path: str) -> WorkerConfig | None:
-        """Read a worker: as typed after `--worker`, or a table."""
+        """Read a worker: as typed after `--worker`, or a table; one that was typed has been read already."""
+        if isinstance(value, WorkerConfig):
+            return value
         if not isinstance(value, str):
             return self.struct(WorkerConfig, value, path, {"ranks": self._worker_ranks})
         try:

@@ -1,4 +1,7 @@
-"""How a command that runs until it is told to stop hears it: SIGTERM and Ctrl-C, without a race and without a traceback."""
+"""How a command that runs until it is told to stop hears signals: SIGTERM, Ctrl-C, and SIGHUP, which asks to read files again.
+
+Without a race and without a traceback: a handler only takes note, and the waiting main thread acts.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,17 @@ TURN_S = 0.25
 
 
 class StopSignal:
-    """Remembers the first SIGTERM or SIGINT while it is active; the main thread only."""
+    """Remembers the first SIGTERM or SIGINT while it is active, and every SIGHUP where asked to; the main thread only."""
 
-    def __init__(self) -> None:
-        """Not active yet."""
+    def __init__(self, on_hangup: Callable[[], None] | None = None) -> None:
+        """Not active yet.
+
+        Args:
+            on_hangup: What `wait` does after a SIGHUP, once for several that come together; `None` = SIGHUP is left alone.
+        """
         self._told = threading.Event()
+        self._has_hung_up = False
+        self._on_hangup = on_hangup
         self._before: dict[int, Any] = {}
 
     @property
@@ -28,14 +37,14 @@ class StopSignal:
         return self._told.is_set()
 
     def wait(self, seconds: float | None, has_ended: Callable[[float], bool]) -> None:
-        """Wait for a signal, for the time limit, or for something else to end.
+        """Wait for a signal to stop, for the time limit, or for something else to end.
 
         Args:
             seconds: Time limit; `None` = none.
             has_ended: Waits up to so many seconds and says whether it has ended.
 
         Raises:
-            BaseException: What `has_ended` raises.
+            BaseException: What `has_ended` raises, or what a SIGHUP has led to.
         """
         left = float("inf") if seconds is None else seconds
         while left > 0 and not self._told.is_set():
@@ -43,6 +52,12 @@ class StopSignal:
             if has_ended(turn):
                 return
             left -= turn
+            if self._has_hung_up and self._on_hangup is not None:
+                self._has_hung_up = False
+                self._on_hangup()
+
+    def _hear_hangup(self, number: int, frame: FrameType | None) -> None:
+        self._has_hung_up = True
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self._told.set()
@@ -51,6 +66,8 @@ class StopSignal:
         """Begin to listen."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._before[number] = signal.signal(number, self._hear)
+        if self._on_hangup is not None:
+            self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._hear_hangup)
         return self
 
     def __exit__(

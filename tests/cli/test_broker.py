@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import time
+from contextlib import suppress
 
 import pytest
 from typer.testing import CliRunner
@@ -32,6 +36,11 @@ def run(*arguments):
         (["--worker", "tcp://h:1", "--age", "0"], "--age: must be more than 0"),
         (["--worker", "tcp://h:1", "--clear-wait", "nan"], "--clear-wait: must be more than 0"),
         (["--worker", "tcp://h:1", "--buffer-batches", "0"], "--buffer-batches: must be at least 1"),
+        (["--worker", "tcp://h:1", "--on-loss", "forget"], "on_loss: must be one of clear, ignore"),
+        (["--worker", "tcp://h:1", "--on-departure", "x"], "on_departure: must be one of clear, shrink, hold"),
+        (["--worker", "tcp://h:1", "--worker-timeout", "0"], "--worker-timeout: must be more than 0"),
+        (["--worker", "tcp://h:1", "--probe", "-1"], "--probe: must be more than 0"),
+        (["--config", "/dev/null/x"], "--config: "),
         (["--worker", "tcp://h:1", "--seconds", "0"], "--seconds: must be more than 0"),
         (["--worker", "tcp://h:1", "--log-level", "loud"], "--log-level: must be one of"),
         (["--worker", "tcp://h:1", "--workers", "2"], "--workers: needs --ingest"),
@@ -80,3 +89,57 @@ def test_an_ingest_broker_tells_where_workers_connect(tmp_path):
     arguments = ["broker", "--ingest", ANY, "--workers", "2", "--topics", "a,b", "--pub", ANY, "--replay", "none"]
     with Child.that_gets_ready("broker", arguments, tmp_path) as child:
         assert {"ingest", "pub:all"} == set(child.wait_ready())
+
+
+def log_lines(tmp_path):
+    return [json.loads(line) for line in (tmp_path / "broker.err").read_text().splitlines()]
+
+
+def wait_for_line(child, tmp_path, event):
+    """Wait until the broker's log has a line; return it."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until and not child.has_ended:
+        for line in log_lines(tmp_path):
+            if line["event"] == event:
+                return line
+        with suppress(subprocess.TimeoutExpired):
+            child.process.wait(0.02)
+    raise AssertionError(f"no {event} in {log_lines(tmp_path)}")
+
+
+def test_sighup_reads_the_file_again_and_drops_nothing_that_stays(tmp_path):
+    """A worker more; then what cannot change, refused; and it goes on."""
+    file = tmp_path / "kvbus.toml"
+    file.write_text('workers = ["w0=tcp://127.0.0.1:9"]\n')
+    flags = ["broker", "--config", str(file), "--pub", ANY, "--replay", ANY, "--json"]
+    with Child.that_gets_ready("broker", flags, tmp_path) as child:
+        child.wait_ready()
+        file.write_text('workers = ["w0=tcp://127.0.0.1:9", "w1=tcp://127.0.0.1:10"]\n')
+        child.process.send_signal(signal.SIGHUP)
+        line = wait_for_line(child, tmp_path, "reloaded")
+        assert (["w1"], []) == (line["added"], line["removed"])
+        file.write_text('age_s = 3\nworkers = ["w0=tcp://127.0.0.1:9"]\n')
+        child.process.send_signal(signal.SIGHUP)
+        line = wait_for_line(child, tmp_path, "reload_refused")
+        assert line["problem"].startswith("age_s: cannot change while the broker runs")
+        child.ask_to_end()
+        status = json.loads(child.finish())
+    assert ["w0", "w1"] == [worker["worker_id"] for worker in status["workers"]]
+
+
+def test_sighup_without_a_file_is_a_line_and_no_end(tmp_path):
+    with Child.that_gets_ready("broker", START, tmp_path) as child:
+        child.wait_ready()
+        child.process.send_signal(signal.SIGHUP)
+        wait_for_line(child, tmp_path, "reload_ignored")
+        child.ask_to_end()
+        child.finish()
+
+
+@pytest.mark.slow
+def test_g17_a_worker_that_is_not_there_is_told_within_seconds(tmp_path):
+    """Both ends connect, and nobody binds."""
+    with Child.that_gets_ready("broker", START, tmp_path) as child:
+        child.wait_ready()
+        line = wait_for_line(child, tmp_path, "no_peer_yet")
+    assert ("w0", False) == (line["worker"], line["binds"])

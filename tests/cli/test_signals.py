@@ -37,3 +37,27 @@ def test_what_ends_by_itself_ends_the_wait():
 def test_what_fails_is_raised():
     with StopSignal() as stop_signal, pytest.raises(ZeroDivisionError):
         stop_signal.wait(None, lambda seconds: 1 // 0)
+
+
+def test_a_hangup_is_acted_on_by_the_waiting_thread_and_does_not_end_the_wait():
+    """Once for several that come together; and again for the next."""
+    before = signal.getsignal(signal.SIGHUP)
+    heard, turns = [], []
+
+    def has_ended(seconds):
+        turns.append(seconds)
+        if len(turns) in {1, 3}:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)
+        return len(turns) == 5
+
+    with StopSignal(on_hangup=lambda: heard.append(len(turns))) as stop_signal:
+        stop_signal.wait(None, has_ended)
+    assert [1, 3] == heard
+    assert before == signal.getsignal(signal.SIGHUP)
+
+
+def test_without_a_use_for_it_a_hangup_is_left_alone():
+    before = signal.getsignal(signal.SIGHUP)
+    with StopSignal():
+        assert before == signal.getsignal(signal.SIGHUP)

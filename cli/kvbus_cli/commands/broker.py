@@ -10,7 +10,10 @@ import typer
 from kvbus_cli.reporting import reporting
 
 if TYPE_CHECKING:
-    from kvbus.config import BrokerConfig, IngestConfig
+    from structlog.typing import FilteringBoundLogger
+
+    from kvbus.broker.server import Broker
+    from kvbus_cli.broker_settings import BrokerSettings
 
 __all__ = ["register"]
 
@@ -39,25 +42,93 @@ def broker(
         int | None, typer.Option("--workers", metavar="N", help="With --ingest: how many workers must agree.")
     ] = None,
     topics: Annotated[
-        str, typer.Option("--topics", metavar="A,B,…", help="With --ingest: keep seats for these topics.")
-    ] = "",
-    pub: Annotated[str, typer.Option("--pub", metavar="ENDPOINT", help="Publish here.")] = "tcp://127.0.0.1:5600",
+        str | None, typer.Option("--topics", metavar="A,B,…", help="With --ingest: keep seats for these topics.")
+    ] = None,
+    config_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Options from this TOML file; flags count more. Read again on SIGHUP: workers come and go.",
+        ),
+    ] = None,
+    pub: Annotated[
+        str | None,
+        typer.Option("--pub", metavar="ENDPOINT", help="Publish here.", show_default="tcp://127.0.0.1:5600"),
+    ] = None,
     replay: Annotated[
-        str, typer.Option("--replay", metavar="ENDPOINT", help="Answer replay requests here; 'none' = nowhere.")
-    ] = "tcp://127.0.0.1:5700",
-    topic: Annotated[str, typer.Option("--topic", help="Topic of every message; llm-d wants kv@POD@MODEL.")] = "",
-    age: Annotated[float, typer.Option("--age", metavar="S", help="Seconds for which a worker's vote counts.")] = 30.0,
+        str | None,
+        typer.Option(
+            "--replay",
+            metavar="ENDPOINT",
+            help="Answer replay requests here; 'none' = nowhere.",
+            show_default="tcp://127.0.0.1:5700",
+        ),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", help="Topic of every message; llm-d wants kv@POD@MODEL.", show_default="empty"),
+    ] = None,
+    on_loss: Annotated[
+        str | None,
+        typer.Option(
+            "--on-loss",
+            metavar="clear|ignore",
+            help="When a worker's batches are lost: withdraw what it may concern, or only say so.",
+            show_default="clear",
+        ),
+    ] = None,
+    on_departure: Annotated[
+        str | None,
+        typer.Option(
+            "--on-departure",
+            metavar="clear|shrink|hold",
+            help="When a worker has gone: withdraw all and go on without it, just go on, or wait for it.",
+            show_default="clear",
+        ),
+    ] = None,
+    worker_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--worker-timeout",
+            metavar="S",
+            help="Seconds without a connection, or of unanswered probes, until a worker has gone.",
+            show_default="30",
+        ),
+    ] = None,
+    probe: Annotated[
+        float | None,
+        typer.Option(
+            "--probe",
+            metavar="S",
+            help="Seconds of silence until a worker is asked whether anything was missed.",
+            show_default="5",
+        ),
+    ] = None,
+    age: Annotated[
+        float | None,
+        typer.Option("--age", metavar="S", help="Seconds for which a worker's vote counts.", show_default="30"),
+    ] = None,
     clear_wait: Annotated[
-        float, typer.Option("--clear-wait", metavar="S", help="Seconds until one worker's clear goes out alone.")
-    ] = 5.0,
+        float | None,
+        typer.Option(
+            "--clear-wait", metavar="S", help="Seconds until one worker's clear goes out alone.", show_default="5"
+        ),
+    ] = None,
     buffer_batches: Annotated[
-        int, typer.Option("--buffer-batches", metavar="N", help="Batches kept for replay.")
-    ] = 10_000,
-    buffer_bytes: Annotated[int, typer.Option("--buffer-bytes", metavar="N", help="Bytes kept for replay.")] = 256
-    << 20,
+        int | None,
+        typer.Option("--buffer-batches", metavar="N", help="Batches kept for replay.", show_default="10000"),
+    ] = None,
+    buffer_bytes: Annotated[
+        int | None,
+        typer.Option("--buffer-bytes", metavar="N", help="Bytes kept for replay.", show_default="268435456"),
+    ] = None,
     hwm: Annotated[
-        int, typer.Option("--hwm", metavar="N", help="Messages queued per subscriber before it loses some.")
-    ] = 100_000,
+        int | None,
+        typer.Option(
+            "--hwm", metavar="N", help="Messages queued per subscriber before it loses some.", show_default="100000"
+        ),
+    ] = None,
     journal: Annotated[
         str | None,
         typer.Option("--journal", metavar="PATH", help="Keep here what is needed to go on after being killed."),
@@ -79,27 +150,40 @@ def broker(
     """Join workers, release the events that all of them have emitted, and publish those on the engines' own wire.
 
     Router and tail subscribe to it as they would to an engine. SIGTERM and Ctrl-C: takes no more input, sends what has been
-    released, exits with 0.
+    released, exits with 0. SIGHUP: reads --config again.
     """
     with reporting():
         _check_numbers(seconds, log_level)
-        config = _config(
-            worker or [],
-            ingest,
-            workers,
-            topics,
-            pub,
-            replay,
-            topic,
-            age,
-            clear_wait,
-            buffer_batches,
-            buffer_bytes,
-            hwm,
-            journal,
-            journal_reset,
+        from kvbus_cli.broker_settings import BrokerSettings
+
+        settings = BrokerSettings(
+            path=config_path,
+            workers=worker or [],
+            ingest={"endpoint": ingest, "workers": workers, "topics": _names(topics)},
+            view={
+                "endpoint": pub,
+                "replay_endpoint": replay,
+                "topic": topic,
+                "buffer_batches": buffer_batches,
+                "buffer_bytes": buffer_bytes,
+                "hwm": hwm,
+            },
+            options={
+                "on_loss": on_loss,
+                "on_departure": on_departure,
+                "worker_timeout_s": worker_timeout,
+                "probe_s": probe,
+                "age_s": age,
+                "clear_wait_s": clear_wait,
+                "journal": journal,
+                "journal_reset": journal_reset or None,
+            },
         )
-        _run(config, seconds, ready_path, json, log_level)
+        _run(settings, seconds, ready_path, json, log_level)
+
+
+def _names(topics: str | None) -> list[str] | None:
+    return None if topics is None else [name for name in topics.split(",") if name]
 
 
 def _check_numbers(seconds: float | None, log_level: str) -> None:
@@ -119,74 +203,7 @@ def _check_numbers(seconds: float | None, log_level: str) -> None:
         raise ConfigError(problems)
 
 
-def _config(
-    worker: list[str],
-    ingest: str | None,
-    workers: int | None,
-    topics: str,
-    pub: str,
-    replay: str,
-    topic: str,
-    age: float,
-    clear_wait: float,
-    buffer_batches: int,
-    buffer_bytes: int,
-    hwm: int,
-    journal: str | None,
-    journal_reset: bool,
-) -> BrokerConfig:
-    """Build the configuration from the flags.
-
-    Raises:
-        ConfigError: With every problem found.
-    """
-    from kvbus.config import BrokerConfig, ViewConfig, parse_worker
-    from kvbus.errors import ConfigError, Problem
-
-    problems: list[Problem] = []
-    parsed = []
-    for text in worker:
-        try:
-            parsed.append(parse_worker(text))
-        except ConfigError as error:
-            problems += error.problems
-    if ingest is None and (workers is not None or topics):
-        problems.append(Problem("--workers" if workers is not None else "--topics", "", "needs --ingest"))
-    if ingest is not None and workers is None:
-        problems.append(Problem("--workers", "", "--ingest needs the number of workers that must agree"))
-    if problems:
-        raise ConfigError(problems)
-    view = ViewConfig(
-        endpoint=pub,
-        replay_endpoint=None if replay == "none" else replay,
-        topic=topic,
-        buffer_batches=buffer_batches,
-        buffer_bytes=buffer_bytes,
-        hwm=hwm,
-    )
-    config = BrokerConfig(
-        workers=tuple(parsed),
-        ingest=_ingest_config(ingest, workers, topics),
-        views=(view,),
-        age_s=age,
-        clear_wait_s=clear_wait,
-        journal=journal,
-        journal_reset=journal_reset,
-    )
-    config.validate()
-    return config
-
-
-def _ingest_config(endpoint: str | None, workers: int | None, topics: str) -> IngestConfig | None:
-    from kvbus.config import IngestConfig
-
-    if endpoint is None or workers is None:
-        return None
-    named = tuple(name for name in topics.split(",") if name)
-    return IngestConfig(endpoint=endpoint, workers=workers, topics=named)
-
-
-def _run(config: BrokerConfig, seconds: float | None, ready_path: Path | None, json: bool, log_level: str) -> None:
+def _run(settings: BrokerSettings, seconds: float | None, ready_path: Path | None, json: bool, log_level: str) -> None:
     """Run a broker until a signal, the time limit or the end of its thread."""
     import msgspec
 
@@ -195,9 +212,10 @@ def _run(config: BrokerConfig, seconds: float | None, ready_path: Path | None, j
     from kvbus_cli.ready import ready_file
     from kvbus_cli.signals import StopSignal
 
+    config = settings.load()
     log = open_log(log_level)
     server = Broker(config, tell=lambda notice: getattr(log, notice.level)(notice.name, **notice.fields))
-    with StopSignal() as stop_signal:
+    with StopSignal(on_hangup=lambda: _reload(server, settings, log)) as stop_signal:
         with server:
             log.info("broker_started", **server.endpoints)
             with ready_file(ready_path, server.endpoints):
@@ -207,3 +225,20 @@ def _run(config: BrokerConfig, seconds: float | None, ready_path: Path | None, j
         log.info("broker_stopped", batches=status.batches, released=released, sent=status.views[0].sent)
         if json:
             print(msgspec.json.encode(status).decode())
+
+
+def _reload(server: Broker, settings: BrokerSettings, log: FilteringBoundLogger) -> None:
+    """Read the configuration again; what cannot be done is a line in the log each, and all goes on as before."""
+    from kvbus.errors import ConfigError
+
+    if settings.path is None:
+        log.warning("reload_ignored", reason="there is no --config to read again")
+        return
+    try:
+        change = server.reload(settings.load())
+    except ConfigError as error:
+        for problem in error.problems:
+            log.error("reload_refused", problem=str(problem))
+        return
+    added = [worker.worker_id for worker in change.added]
+    log.info("reloaded", added=added, removed=[worker.worker_id for worker in change.removed])
