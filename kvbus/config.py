@@ -36,6 +36,9 @@ LossPolicy: TypeAlias = Literal["clear", "ignore"]
 StoresMeaning: TypeAlias = Literal["copies", "reports"]
 """What a second store of a block means: another copy of it, or nothing new."""
 
+ReleaseRule: TypeAlias = Literal["counter", "residency"]
+"""What makes an event go out: every worker has emitted it (rule A2), or a quorum holds its blocks (rule A7)."""
+
 DeparturePolicy: TypeAlias = Literal["clear", "shrink", "hold"]
 """What a departed worker does to its quorum (rule A6): a clear, and the others go on; the others go on; all wait for it."""
 
@@ -115,6 +118,10 @@ class GroupPolicy(msgspec.Struct, frozen=True, kw_only=True):
         stores: `copies`: a second store of a block is a second copy of it, as in vLLM. `reports`: the engine announces again what
             it has (vLLM's `kv_cache_report_mode=full`), and blocks are a set.
         model: What the group serves, for topics; may be empty.
+        release: `counter`: an event goes out when all workers have emitted it. `residency`: a block is announced while a quorum
+            holds it, whatever the events, for ranks that store different blocks or evict at different times.
+        quorum: With `residency`: `all`, `any`, or how many workers must hold a block, ≥ 1. `any` for ranks that store different
+            blocks, a number for replicated key-value heads.
     """
 
     on_loss: LossPolicy = "clear"
@@ -122,6 +129,8 @@ class GroupPolicy(msgspec.Struct, frozen=True, kw_only=True):
     worker_timeout_s: float = 30.0
     stores: StoresMeaning = "copies"
     model: str = ""
+    release: ReleaseRule = "counter"
+    quorum: Literal["all", "any"] | int = "all"
 
     def problems(self, field: str) -> Iterator[Problem]:
         """Yield what is wrong with it.
@@ -134,10 +143,15 @@ class GroupPolicy(msgspec.Struct, frozen=True, kw_only=True):
             ("on-loss", self.on_loss, get_args(LossPolicy)),
             ("on-departure", self.on_departure, get_args(DeparturePolicy)),
             ("stores", self.stores, get_args(StoresMeaning)),
+            ("release", self.release, get_args(ReleaseRule)),
         ):
             if text not in words:
                 shown = name if flags else name.replace("-", "_")
                 yield Problem(f"{field}{shown}", str(text), f"must be one of {', '.join(words)}")
+        if self.quorum not in ("all", "any") and not (type(self.quorum) is int and self.quorum >= 1):
+            yield Problem(f"{field}quorum", str(self.quorum), "must be all, any, or a number of workers from 1")
+        elif self.quorum != "all" and self.release != "residency":
+            yield Problem(f"{field}quorum", str(self.quorum), "anything but all needs release = residency")
         if not 0 < self.worker_timeout_s < float("inf"):
             shown = "worker-timeout" if flags else "worker_timeout_s"
             yield Problem(f"{field}{shown}", str(self.worker_timeout_s), "must be more than 0 seconds and finite")
@@ -153,6 +167,8 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
         worker_timeout_s: As in `GroupPolicy`.
         stores: As in `GroupPolicy`.
         model: As in `GroupPolicy`.
+        release: As in `GroupPolicy`.
+        quorum: As in `GroupPolicy`.
     """
 
     name: str
@@ -161,6 +177,8 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_timeout_s: float | None = None
     stores: StoresMeaning | None = None
     model: str | None = None
+    release: ReleaseRule | None = None
+    quorum: Literal["all", "any"] | int | None = None
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,6 +260,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             worker_timeout_s=self.worker_timeout_s if own.worker_timeout_s is None else own.worker_timeout_s,
             stores=own.stores or "copies",
             model=own.model or "",
+            release=own.release or "counter",
+            quorum="all" if own.quorum is None else own.quorum,
         )
 
     def outputs(self) -> tuple[ViewConfig, ...]:
@@ -286,6 +306,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         yield from self._group_problems()
         if self.journal == "":
             yield Problem("--journal", "", "must be the path of a file")
+        if self.journal is not None:
+            for group in self.groups:
+                if group.release == "residency":
+                    yield Problem("groups.release", group.release, "what workers hold is not in the journal")
         if self.journal_reset and self.journal is None:
             yield Problem("--journal-reset", "", "needs --journal")
         if not self.views:
@@ -334,6 +358,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 on_loss=group.on_loss or "clear",
                 on_departure=group.on_departure or "clear",
                 worker_timeout_s=1.0 if group.worker_timeout_s is None else group.worker_timeout_s,
+                stores=group.stores or "copies",
+                release=group.release or "counter",
+                quorum="all" if group.quorum is None else group.quorum,
             )
             yield from own.problems(f"groups[{index}].")
             if group.name not in known:

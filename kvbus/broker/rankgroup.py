@@ -17,6 +17,7 @@ from kvbus.aggregate.aggregator import DeparturePolicy, KVEventAggregator
 from kvbus.aggregate.description import Description, Kind
 from kvbus.broker.checkpoint import GroupState, ReleasedCount
 from kvbus.broker.recorder import Call, Called, Recorder
+from kvbus.broker.residency_release import ResidencyAggregator
 from kvbus.config import BrokerConfig, ViewConfig
 from kvbus.events import AllBlocksCleared, EventKind, Facets
 from kvbus.views.copies import counted_pieces
@@ -63,7 +64,7 @@ class RankGroup:
     Attributes:
         group: Worker group.
         data_parallel_rank: Rank; `None` for workers that send none.
-        aggregator: Counts votes; keys are raw events.
+        aggregator: Decides what goes out; keys are raw events.
         released_by: Released events by what views filter on; at most `FACETS_MAX` different ones, others are left out.
         worker_topic: Topic under which its workers publish: that of the first stream, which stands for all; `None` = none yet.
         descriptions: What is known of the blocks that placeholders name; `None` where no view asks for it.
@@ -113,18 +114,7 @@ class RankGroup:
         self._flush_events = config.flush_events
         self._flush_bytes = config.flush_bytes
         self._recorder = recorder
-        self.aggregator: KVEventAggregator[bytes] = KVEventAggregator(
-            quorum,
-            describe=self._describe,
-            same=same_event,
-            make_clear=self.make_clear,
-            age_ns=round(config.age_s * _NS),
-            clear_wait_ns=round(config.clear_wait_s * _NS),
-            losses_per_minute=config.losses_per_minute,
-            loss_window_ns=round(config.loss_window_s * _NS),
-            pending_events_max=config.pending_events_max,
-            pending_bytes_max=config.pending_bytes_max,
-        )
+        self.aggregator = self._aggregator(quorum, config)
 
     @staticmethod
     def descriptions_for(group: str, config: BrokerConfig) -> Descriptions | None:
@@ -137,6 +127,31 @@ class RankGroup:
         if not any(view.resolve_placeholders and (not view.groups or group in view.groups) for view in config.views):
             return None
         return Descriptions(blocks_max=config.described_blocks_max, bytes_max=config.described_bytes_max)
+
+    def _aggregator(self, quorum: list[str], config: BrokerConfig) -> KVEventAggregator[bytes] | ResidencyAggregator:
+        """Return what decides what goes out, with nothing pending."""
+        policy = config.policy(self.group)
+        if policy.release == "residency":
+            return ResidencyAggregator(
+                quorum,
+                make_clear=self.make_clear,
+                quorum=policy.quorum,
+                counts_copies=policy.stores == "copies",
+                blocks_max=config.residency_blocks_max,
+                bytes_max=config.residency_bytes_max,
+            )
+        return KVEventAggregator(
+            quorum,
+            describe=self._describe,
+            same=same_event,
+            make_clear=self.make_clear,
+            age_ns=round(config.age_s * _NS),
+            clear_wait_ns=round(config.clear_wait_s * _NS),
+            losses_per_minute=config.losses_per_minute,
+            loss_window_ns=round(config.loss_window_s * _NS),
+            pending_events_max=config.pending_events_max,
+            pending_bytes_max=config.pending_bytes_max,
+        )
 
     def hear(self, worker_topic: bytes) -> bool:
         """Learn under which topic a worker of this group and rank publishes.
@@ -304,8 +319,10 @@ class RankGroup:
 
         Cost: 1 µs a pending event and 0.3 ms per 10⁴ blocks.
         """
+        aggregator = self.aggregator
         assert self._run is None
         assert not self.finished
+        assert isinstance(aggregator, KVEventAggregator), "a journal and the residency rule exclude each other"
         copy = None if self.residency is None else self.residency.capture()
         state = GroupState(
             group=self.group,
@@ -317,7 +334,7 @@ class RankGroup:
                 ReleasedCount(facets.kind.value, *facets[1:], events) for facets, events in self.released_by.items()
             ],
             withdrawn_count=self.withdrawn_count,
-            aggregator=self.aggregator.capture(),
+            aggregator=aggregator.capture(),
             residency=None if copy is None else copy.state,
         )
         return state, copy
@@ -340,7 +357,9 @@ class RankGroup:
             where = (each.medium, each.ownership, each.locality, each.group_idx, each.spec_kind)
             self.released_by[Facets(EventKind(each.kind), *where)] = each.events
         self.withdrawn_count = state.withdrawn_count
-        self.aggregator.restore(state.aggregator, shift_ns)
+        aggregator = self.aggregator
+        assert isinstance(aggregator, KVEventAggregator), "a journal and the residency rule exclude each other"
+        aggregator.restore(state.aggregator, shift_ns)
         self._form = Form(state.form)
         if self.residency is not None and state.residency is not None:
             self.residency.restore(state.residency, pieces)
@@ -365,7 +384,8 @@ class RankGroup:
 
     def make_clear(self) -> bytes:
         """Return an `AllBlocksCleared` in the form in which the workers speak."""
-        return _CLEARS[self._form]
+        aggregator = self.aggregator
+        return _CLEARS[aggregator.form if isinstance(aggregator, ResidencyAggregator) else self._form]
 
 
 def _residency(
