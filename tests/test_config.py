@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvbus.config import BrokerConfig, IngestConfig, ViewConfig, WorkerConfig, parse_worker
+from kvbus.config import BrokerConfig, GroupConfig, GroupPolicy, IngestConfig, ViewConfig, WorkerConfig, parse_worker
 from kvbus.errors import ConfigError
 
 WORKER = WorkerConfig(worker_id="a", endpoint="tcp://127.0.0.1:5557")
@@ -123,3 +123,38 @@ def test_defaults_stay_away_from_the_engine_in_the_same_pod():
     view = ViewConfig()
     assert "tcp://127.0.0.1:5600" == view.endpoint
     assert "tcp://127.0.0.1:5800" == IngestConfig().endpoint
+
+
+def test_a_group_has_the_policies_that_it_names_and_the_brokers_for_the_rest():
+    config = BrokerConfig(
+        workers=(WORKER, WorkerConfig(worker_id="b", endpoint="tcp://h:2", group="g")),
+        groups=(GroupConfig(name="g", on_departure="hold"),),
+        on_loss="ignore",
+        worker_timeout_s=7,
+    )
+    config.validate()
+    assert GroupPolicy(on_loss="ignore", on_departure="clear", worker_timeout_s=7) == config.policy("")
+    assert GroupPolicy(on_loss="ignore", on_departure="hold", worker_timeout_s=7) == config.policy("g")
+
+
+def test_policies_that_do_not_exist_are_named_with_flag_or_key():
+    bad = BrokerConfig(
+        workers=(WORKER,),
+        on_loss="forget",
+        on_departure="wait",
+        worker_timeout_s=0,
+        probe_s=float("inf"),
+        groups=(GroupConfig(name="g", on_loss="x", worker_timeout_s=-1), GroupConfig(name="g")),
+    )
+    lines = problems(bad)
+    for start in (
+        "--on-loss: must be one of clear, ignore (got 'forget')",
+        "--on-departure: must be one of clear, shrink, hold (got 'wait')",
+        "--worker-timeout: must be more than 0",
+        "--probe: must be more than 0",
+        "groups[0].on_loss: must be one of",
+        "groups[0].worker_timeout_s: must be more than 0",
+        "groups[0].name: no worker is of this group (got 'g')",
+        "groups: the same group name is given twice",
+    ):
+        assert any(line.startswith(start) for line in lines), start
