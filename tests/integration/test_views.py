@@ -9,17 +9,20 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 import pytest
+import zmq
 
 from kvbus.broker.node import BrokerNode
-from kvbus.config import BrokerConfig, GroupConfig, ViewConfig, WorkerConfig
+from kvbus.broker.server import Broker
+from kvbus.config import BrokerConfig, GroupConfig, ViewConfig, WorkerConfig, parse_worker
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventBatch, UnknownEvent, facets_of
 from kvbus.views.encoding import fold_hash
 from kvbus.views.filters import EventFilter
 from kvbus.wire.codec import decode_batch, encode_batch
 from kvbus.wire.envelope import split_batch
-from kvbus.wire.frames import live_message
+from kvbus.wire.frames import ReplayEnd, live_message, read_replay_reply, replay_request
 from kvbus.wire.head import Form, form_of
 from tests.broker.playbook import Playbook
+from tests.broker.real import ANY, WAIT_MS, RealWorker
 from tests.broker.test_snapshots import SnapshotBook
 from tests.views.folding import World, fold, fold_batches
 
@@ -411,3 +414,40 @@ def test_the_state_of_a_view_is_what_its_events_leave_behind() -> None:
     view = ViewConfig(copies="count")
     assert set(fold(history)) == set(fold(through(view, *history)))
     assert {facets_of(event).kind for event in history} == {facets_of(event).kind for event in through(view, *history)}
+
+
+def test_v9_real_sockets_for_each_rank() -> None:
+    """Each rank's stream is a socket of its own, with a replay of its own, named after view and rank."""
+    context = zmq.Context()
+    view = ViewConfig(name="v", endpoint=ANY, replay_endpoint=ANY, split="rank", ranks=(0, 1))
+    source = RealWorker(context)
+    clients = []
+    try:
+        config = BrokerConfig(workers=(parse_worker(f"w={source.url}"),), views=(view,))
+        with Broker(config, seed=1) as broker:
+            assert {"pub:v.0", "pub:v.1", "replay:v.0", "replay:v.1"} == set(broker.endpoints)
+            source.wait_for_subscriber()
+            for rank in (1, 0):
+                source.publish(store(rank + 1), rank=rank)
+            for rank in (0, 1):
+                ask = context.socket(zmq.DEALER)
+                clients.append(ask)
+                ask.rcvtimeo = WAIT_MS
+                ask.connect(broker.endpoints[f"replay:v.{rank}"])
+                batch = read_of(ask)
+                assert (rank, [store(rank + 1)]) == (batch.data_parallel_rank, batch.events)
+    finally:
+        for socket in clients:
+            socket.close(0)
+        source.socket.close(0)
+        context.term()
+
+
+def read_of(ask: zmq.Socket[bytes]) -> EventBatch:
+    """Ask from 0 until a batch is there, and return it."""
+    while True:
+        ask.send_multipart(replay_request(0))
+        reply = read_replay_reply(ask.recv_multipart())
+        if not isinstance(reply, ReplayEnd):
+            assert isinstance(read_replay_reply(ask.recv_multipart()), ReplayEnd)
+            return decode_batch(reply.payload)
