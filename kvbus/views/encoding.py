@@ -101,7 +101,7 @@ class EventEncoder:
             What to send instead, in order: usually one event; none for a type that is not wanted; several where a part of a
             store can only go out as a placeholder.
 
-        Cost: 2 µs for 500 bytes that are spelt so already, 8 µs else.
+        Cost: 3.5 µs for four blocks of 16 tokens that are spelt so already, 14 µs else.
         """
         if self.is_passthrough:
             return (raw,)
