@@ -1,0 +1,146 @@
+"""What the views have sent, by life of the broker: the truth that subscribers are measured by."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kvbus.events import Event
+from kvbus.sim.truth import Belief
+from kvbus.sim.violation import require
+from kvbus.wire.codec import decode_batch
+from kvbus.wire.frames import ReplayEnd, read_live, read_replay_reply
+
+__all__ = ["FoldAt", "SentBatch", "ViewLog"]
+
+
+class SentBatch(NamedTuple):
+    """One batch of a view.
+
+    Attributes:
+        payload: As it was sent.
+        events: What is in it.
+        data_parallel_rank: Its rank.
+    """
+
+    payload: bytes
+    events: list[Event]
+    data_parallel_rank: int | None
+
+
+class ViewLog:
+    """All batches of one view.
+
+    Attributes:
+        epochs: By epoch, batches by number. An epoch is a life of the broker in which the view's numbers begin at 0.
+        rewritten: By number, the payloads other than the published one that answers have carried: those of snapshots.
+        snapshots_count: Answers that carried such.
+    """
+
+    def __init__(self) -> None:
+        """Begin before the first life."""
+        self.epochs: list[list[SentBatch]] = []
+        self.rewritten: dict[int, list[bytes]] = {}
+        self.snapshots_count = 0
+        # First and last number of each answer that was a snapshot; the last one is still open-ended while it is being sent.
+        self._spans: list[list[int]] = []
+        self._open: dict[bytes, list[int]] = {}
+
+    @property
+    def current(self) -> list[SentBatch]:
+        """Batches of the present epoch."""
+        return self.epochs[-1]
+
+    def begin_epoch(self) -> None:
+        """Begin a life of the broker."""
+        self.epochs.append([])
+        self._spans = []
+        self._open = {}
+
+    def note_live(self, frames: list[bytes]) -> SentBatch:
+        """Note what is published.
+
+        Args:
+            frames: The message.
+
+        Raises:
+            ViolationError: Numbers are not dense.
+        """
+        _, seq, payload = read_live(frames)
+        require(seq == len(self.current), "numbers of a view are dense", f"{seq} after {len(self.current) - 1}")
+        sent = _read(payload)
+        self.current.append(sent)
+        return sent
+
+    def note_reply(self, identity: bytes, frames: list[bytes]) -> None:
+        """Note what an answer carries.
+
+        Args:
+            identity: Whom it goes to.
+            frames: One reply, without identity.
+
+        Raises:
+            ViolationError: It carries a number that was not used yet.
+        """
+        message = read_replay_reply(frames)
+        span = self._open.get(identity)
+        if isinstance(message, ReplayEnd):
+            self._open.pop(identity, None)
+            return
+        require(message.seq < len(self.current), "an answer carries no number that was not used", str(message.seq))
+        if self.current[message.seq].payload != message.payload:
+            self.rewritten.setdefault(message.seq, []).append(message.payload)
+            if span is None:
+                self.snapshots_count += 1
+                span = self._open[identity] = [message.seq, message.seq]
+                self._spans.append(span)
+        if span is not None:
+            span[1] = message.seq
+
+    def is_inside_snapshot(self, seq: int) -> bool:
+        """Tell whether a batch lies in an answer that was a snapshot and is not its last one.
+
+        Args:
+            seq: Its number.
+        """
+        is_open = any(first <= seq for first, _ in self._open.values())
+        return is_open or any(first <= seq < last for first, last in self._spans)
+
+    def rewritten_events(self, seq: int) -> list[list[Event]]:
+        """Return what answers have said under a number beside what was published."""
+        return [decode_batch(payload).events for payload in self.rewritten.get(seq, ())]
+
+
+class FoldAt:
+    """What a reader of everything believes at a position of one epoch; moves forward only.
+
+    Attributes:
+        belief: At the position.
+        position: Number of the first batch not applied.
+    """
+
+    def __init__(self, batches: list[SentBatch]) -> None:
+        """Begin at 0.
+
+        Args:
+            batches: The epoch; may grow.
+        """
+        self.belief = Belief()
+        self.position = 0
+        self._batches = batches
+
+    def advance(self, stop_seq: int) -> None:
+        """Apply batches.
+
+        Args:
+            stop_seq: The number after the last one.
+        """
+        while self.position < stop_seq:
+            sent = self._batches[self.position]
+            self.belief.hear(sent.events, sent.data_parallel_rank)
+            self.position += 1
+
+
+def _read(payload: bytes) -> SentBatch:
+    batch = decode_batch(payload)
+    require(not batch.rejected, "what a view sends can be read", str(batch.rejected))
+    return SentBatch(payload, batch.events, batch.data_parallel_rank)
