@@ -158,7 +158,9 @@ class BrokerNode:
         except DecodeError as error:
             self._refuse("replay_unreadable", source, message.topic, seq=message.seq, error=error.reason)
             if ask.stream is not None:
-                self._apply(ask.stream, ask.stream.receiver.unreadable(message.seq, now_ns), now_ns)
+                self._apply(
+                    ask.stream, ask.stream.receiver.receive_replay(message.seq, None, now_ns, ask.request), now_ns
+                )
             return
         if ask.stream is None:
             self._discovered(source, key, message.topic, rank, now_ns)

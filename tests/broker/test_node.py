@@ -387,3 +387,18 @@ def test_a_stream_discovered_without_a_topic_is_followed_once(is_live_first):
     assert [GPU] == book.events()
     assert [(b"kv@pod@model", 0)] == list(book.node.sources[0].streams)
     assert [GONE] == book.send("a", GONE, topic=b"kv@pod@model", seq=1)
+
+
+def test_an_unreadable_batch_of_a_replay_is_a_hole_and_no_second_publisher():
+    """W3: it is not asked for again, and what was held behind it goes on."""
+    book = Playbook("a", replay=True)
+    book.send("a", GPU)
+    book.send("a", GONE, seq=2)
+    key = book.node.take_requests()[-1].key
+    book.node.receive_replay(key, replay_reply(b"a", 0, encode_batch(EventBatch(1.0, [GPU], 0))), book.now_ns)
+    book.node.receive_replay(key, replay_reply(b"a", 1, b"\xc1"), book.now_ns)
+    book.node.receive_replay(key, replay_end(), book.now_ns)
+    released = book.settle() + book.wait(1.1)
+    assert [CLEAR, GONE] == released
+    assert [] == [request for request in book.node.take_requests() if request.frames]
+    assert "two_publishers" not in book.notices()

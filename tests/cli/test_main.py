@@ -23,7 +23,8 @@ def test_version() -> None:
 def test_every_command_module_gives_one_command_of_its_name() -> None:
     """Who looks for `kvbus tail` looks into `commands/tail.py`."""
     names = sorted(path.stem for path in COMMANDS.glob("*.py") if path.stem != "__init__")
-    assert names == sorted(command.name or "" for command in app.registered_commands)
+    commands = [*app.registered_commands, *(group.typer_instance.info for group in app.registered_groups)]
+    assert names == sorted(str(command.name) for command in commands)
 
 
 def test_without_arguments_it_shows_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
