@@ -278,6 +278,8 @@ class World:
         self.node.flush()
         recorder = self.node.recorder
         assert recorder is not None
+        for stream, mark in zip(self.node.streams, recorder.marks, strict=True):
+            assert stream.receiver.position == mark.position or not stream.receiver.can_replay
         parts = list(capture(self.node, recorder).parts())
         # What has just been flushed is said by one of them only, and both must say it.
         return [parts, outputs, self.flushed()]

@@ -288,6 +288,23 @@ def test_batches_in_the_file_are_bounded_by_count_and_age(tmp_path: Path, monkey
     world.journal.close()
 
 
+def test_the_number_of_a_heartbeat_is_not_used_again(tmp_path: Path) -> None:
+    """Nothing was done in such a turn, and yet something was sent."""
+    world = new_world(tmp_path)
+    live_through(world)
+    world.assert_truth()  # nothing is pending that could get too old
+    before = len(world.reader.batches)
+    world.now_ns += 30_000_000_000
+    world.turn()
+    assert before + 1 == len(world.reader.batches)
+    world.kill()
+    world.start()
+    assert before + 1 == world.node.outputs[0].view.next_seq
+    live_through(world, 5)
+    world.settle()
+    world.journal.close()
+
+
 def test_without_a_journal_a_restart_is_a_new_epoch(tmp_path: Path) -> None:
     """The harness and the broker go without one, too."""
     world = new_world(tmp_path, off=True)
