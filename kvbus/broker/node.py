@@ -236,7 +236,7 @@ class BrokerNode:
 
     def flush(self) -> None:
         """Hand everything released so far to the views. To be called when input has run dry."""
-        if self.recorder is not None and any(group.has_open_run for group in self.groups.values()):
+        if self.recorder is not None and any(group.has_more for group in self.groups.values()):
             self.recorder.flushed()
         for group in self.groups.values():
             group.finish_run()

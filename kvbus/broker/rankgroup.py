@@ -310,9 +310,9 @@ class RankGroup:
                 self.released_by.update(run.facets)
 
     @property
-    def has_open_run(self) -> bool:
-        """Whether something has been released that is in no finished run."""
-        return self._run is not None
+    def has_more(self) -> bool:
+        """Whether something has been released that nobody has taken."""
+        return self._run is not None or bool(self.finished)
 
     def capture(self) -> tuple[GroupState, ResidencyCopy | None]:
         """Return all that it knows, but for what is in runs: there must be none.

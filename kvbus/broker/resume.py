@@ -140,7 +140,7 @@ def _become(node: BrokerNode, recorder: Recorder, parts: Sequence[bytes]) -> Non
 
 
 def _do_again(node: BrokerNode, recorder: Recorder, record: Record) -> None:
-    """Do one thing again. What that releases has been released."""
+    """Do one thing again. What that releases has been handed on where it was handed on then; elsewhere it waits."""
     if isinstance(record, Took):
         stream, payload, now_ns = node.streams[record.stream], record.payload, record.now_ns - recorder.delta_ns
         recorder.took(record.stream, record.seq, payload, now_ns)
@@ -150,7 +150,6 @@ def _do_again(node: BrokerNode, recorder: Recorder, record: Record) -> None:
     elif isinstance(record, Called):
         group = node.groups[record.group, record.data_parallel_rank]
         group.call(record.call, record.now_ns - recorder.delta_ns, record.worker_id, record.policy)
-        group.take_finished()
     elif isinstance(record, Opened):
         node.followed.open_again(record.mark)
     elif isinstance(record, Named):

@@ -310,3 +310,23 @@ def test_on_loss_ignore_is_kept_to() -> None:
     resume(next_life.node, life.stored(), life.config, NOW, NOW)
     next_life.turn()
     assert [] == told(next_life)
+
+
+def test_a_full_run_that_nobody_has_taken_yet_is_kept() -> None:
+    """A loss fills a run at the very end of a turn; the next delivery or flush would have handed it on."""
+    life = Life(workers("ab", flush_events=1))
+    for source, topic in ((0, b"a"), (1, b"b")):
+        life.say(source, topic, 0, 1)
+    life.turn()
+    life.node.groups["", 0].call("begin_anew", NOW)
+    life.turns.append(life.recorder.take())
+    next_life = Life(life.config)
+    resume(next_life.node, life.stored(), life.config, NOW, NOW)
+    next_life.turn()
+    assert [AllBlocksCleared()] == told(next_life)
+    # And once it has been handed on, it is not handed on again.
+    next_life.parts, next_life.turns = life.parts, [*life.turns, *next_life.turns]
+    last_life = Life(life.config)
+    resume(last_life.node, next_life.stored(), life.config, NOW, NOW)
+    last_life.turn()
+    assert [] == told(last_life)
