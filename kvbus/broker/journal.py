@@ -42,6 +42,9 @@ LOG_BYTES = 32 << 20
 PIECES_BYTES = 1 << 20
 """What is written of a checkpoint in one turn: 2 to 4 ms, as long as a slice of a snapshot."""
 
+WASTE_ROWS = 4
+"""Turns and pieces dropped in one turn: a millisecond each, since their pages have to be looked at."""
+
 AGE_EVERY_NS = 10_000_000_000
 """How often batches are looked through for old ones."""
 
@@ -97,6 +100,7 @@ class Journal:
         self._is_another_shape = False
         self._must_begin_anew = False
         self._pieces: Iterator[bytes] | None = None
+        self._has_waste = False
         self._piece_count = 0
         self._checkpoint = 0
         self._checkpoint_turn = 0
@@ -146,7 +150,7 @@ class Journal:
             node.flush()
         output = node.take_output()
         body = self._recorder.take()
-        if body or output or is_due or self._pieces is not None or self._is_another_shape:
+        if body or output or is_due or self.has_work or self._is_another_shape:
             try:
                 with self._file.transaction():
                     self._write(self._file, node, body, output, now_ns)
@@ -172,8 +176,8 @@ class Journal:
 
     @property
     def has_work(self) -> bool:
-        """Whether a checkpoint is being written, so that the loop should turn again soon."""
-        return self._pieces is not None
+        """Whether a checkpoint is being written, or what it covers dropped, so that the loop should turn again soon."""
+        return self._pieces is not None or self._has_waste
 
     def status(self) -> JournalStatus:
         """Return what it has done."""
@@ -194,10 +198,16 @@ class Journal:
         if node is None:
             self._abandon()
             return
+        node.flush()
+        self.commit(node, now_ns)  # what this finds is not sent any more, and can be asked for later
+        if self._file is None:
+            return
         try:
             with self._file.transaction():
                 self._begin_checkpoint(self._file, node)
                 self._write_pieces(self._file, now_ns, None)
+                while self._file.drop_waste(WASTE_ROWS):
+                    pass
             self._file.close()
             self._file = None
         except sqlite3.Error as error:
@@ -227,6 +237,7 @@ class Journal:
                 raise JournalUnusableError(f"it is damaged ({error})") from None
             with file.transaction():
                 file.drop_parts()
+                self._has_waste = True
                 if self.resumption == "new":
                     self._name_configuration(file)
         except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -309,6 +320,7 @@ class Journal:
     def _write_pieces(self, file: JournalFile, now_ns: int, bytes_max: int | None) -> None:
         """Write some pieces of the checkpoint under way; when all are there, it holds."""
         if self._pieces is None:
+            self._has_waste = self._has_waste and file.drop_waste(WASTE_ROWS)
             return
         size = 0
         for piece in self._pieces:
@@ -323,6 +335,7 @@ class Journal:
         file.set("now_ns", now_ns + self._recorder.delta_ns)
         file.set("rules", rules_of(self._config))
         self._pieces = None
+        self._has_waste = True
         self._status.checkpoints += 1
 
     def _fail(self, error: sqlite3.Error) -> None:
@@ -330,7 +343,7 @@ class Journal:
         file, self._file = self._file, None
         assert file is not None
         is_gone = file.destroy()
-        self._pieces = None
+        self._pieces, self._has_waste = None, False
         self._recorder.is_listening = False
         self._status.state = "failed"
         self._status.failures += 1
