@@ -102,8 +102,8 @@ class KVEventAggregator(Generic[E]):
                 lockstep.
             clear_wait_ns: How long the first worker's clear waits for the others', ≥ 0; at most the age.
             loss_window_ns: Losses within so long a time give one clear, ≥ 0.
-            losses_per_minute: A worker with more losses than this is set aside until it has had none for a minute, ≥ 1;
-                `None` = never.
+            losses_per_minute: A worker with more losses than this, those within a loss window being one, is set aside until it
+                has had none for a minute, ≥ 1; `None` = never.
             pending_events_max: Occurrences and clears that may be pending, ≥ 1; the oldest is given up first.
             pending_bytes_max: Their size, ≥ 1.
 
@@ -210,13 +210,13 @@ class KVEventAggregator(Generic[E]):
         worker = self._roster.present(worker_id)
         out = self._advance(now_ns)
         if not worker.bit:
-            worker.note_loss(self._now_ns, self._losses_per_minute)
+            worker.note_loss(self._now_ns, self._losses_per_minute, self._loss_window_ns)
             return out
         if not worker.is_heard:
             self._outlet.void()
             self._segments.void()
             return out
-        is_too_many = worker.note_loss(self._now_ns, self._losses_per_minute)
+        is_too_many = worker.note_loss(self._now_ns, self._losses_per_minute, self._loss_window_ns)
         self._void_and_clear(out)
         if is_too_many:
             self._roster.set_aside(worker, self.totals.released)

@@ -95,19 +95,22 @@ class Worker:
         """Return its votes that were released, given how many events the aggregator has released so far."""
         return self._released_before + (released - self._released_at_join if self.bit else 0)
 
-    def note_loss(self, now_ns: int, losses_max: int | None) -> bool:
+    def note_loss(self, now_ns: int, losses_max: int | None, window_ns: int = 0) -> bool:
         """Remember a loss and tell whether it is one too many.
 
         Args:
             now_ns: When.
             losses_max: How many are borne within a minute; `None` = any number.
+            window_ns: Losses within so long a time are one: they need one clear, and a replay that is not answered gives up all
+                its holes at once.
         """
         if losses_max is None:
             return False
         self.quiet_at_ns = now_ns + MINUTE_NS
         losses = self._losses_at_ns
-        losses.append(now_ns)
-        while losses[0] <= now_ns - MINUTE_NS or len(losses) > losses_max + 1:
+        if not losses or now_ns - losses[-1] >= window_ns:
+            losses.append(now_ns)
+        while losses and (losses[0] <= now_ns - MINUTE_NS or len(losses) > losses_max + 1):
             losses.popleft()
         return len(losses) > losses_max
 

@@ -436,6 +436,19 @@ def test_s5_too_many_losses_set_a_worker_aside() -> None:
     assert 1 == aggregator.totals.clears_join
 
 
+def test_s5_losses_within_the_window_are_one_for_setting_aside_too() -> None:
+    """A replay that is not answered gives up many holes at once, and that is one mishap."""
+    aggregator = toy_aggregator("ab", losses_per_minute=2)
+    feed(aggregator, "a:w b:w")
+    out = [aggregator.lose("b", 10 * S + number) for number in range(100)]
+    assert [["!"], *[[]] * 99] == out
+    assert [] == aggregator.set_aside
+    aggregator.lose("b", 11 * S)
+    assert [] == aggregator.set_aside
+    aggregator.lose("b", 12 * S)
+    assert ["b"] == aggregator.set_aside
+
+
 def test_s5_by_default_nobody_is_set_aside() -> None:
     """Whoever runs the aggregator says how many losses are too many."""
     aggregator = toy_aggregator("ab", loss_window_ns=0)

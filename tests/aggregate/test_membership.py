@@ -100,6 +100,15 @@ def test_s5_losses_are_counted_within_a_minute() -> None:
     assert 2 * MINUTE_NS == worker.quiet_at_ns
 
 
+def test_s5_losses_within_a_window_are_one() -> None:
+    """However long the window is."""
+    worker = Worker("a")
+    assert not any(worker.note_loss(number, 1, window_ns=10) for number in range(10))
+    assert worker.note_loss(10, 1, window_ns=10)
+    worker = Worker("a")
+    assert not any(worker.note_loss(minute * MINUTE_NS, 1, window_ns=10 * MINUTE_NS) for minute in range(5))
+
+
 def test_s5_without_a_limit_no_loss_is_too_many() -> None:
     """Setting aside is an option."""
     worker = Worker("a")
