@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ class Follower:
     def __init__(self, endpoints: dict[str, str]) -> None:
         self.items: list[Received | Gap | Restarted] = []
         self.subscriber = Subscriber(endpoints["pub:all"], endpoints["replay:all"], start=0)
-        self._thread = threading.Thread(target=self._follow, name="follower")
-        self._thread.start()
+        self.thread = threading.Thread(target=self._follow, name="follower")
+        self.thread.start()
 
     def _follow(self) -> None:
         self.items.extend(self.subscriber)
@@ -65,7 +66,7 @@ class Follower:
 
     def close(self) -> None:
         self.subscriber.close()
-        self._thread.join(10)
+        self.thread.join(10)
 
 
 def fold(held: Counter[Key], event: Event) -> None:
@@ -149,7 +150,7 @@ def wait_until_quiet(follower: Follower) -> None:
     """Wait until the follower has been given nothing for a while; while the trace runs, something comes every 50 ms."""
     until, quiet_since, count = time.monotonic() + REST_S, time.monotonic(), -1
     while time.monotonic() < min(until, quiet_since + QUIET_S):
-        time.sleep(0.1)
+        follower.thread.join(0.1)
         if count != len(follower.items):
             quiet_since, count = time.monotonic(), len(follower.items)
 
@@ -163,8 +164,9 @@ def killed(folder: Path, kills: int, requests: int, *, has_journal: bool) -> Ite
         follower = Follower(bus.endpoints)
         stack.callback(follower.close)
         for _ in range(kills):
-            # Not a wait for something: the broker is to be killed at any time.
-            time.sleep(chance.uniform(0.05, 1.2))
+            # At any time, and not before it has had some.
+            with suppress(subprocess.TimeoutExpired):
+                bus.broker.process.wait(chance.uniform(0.05, 1.2))
             bus.kill()
         wait_until_quiet(follower)
         bus.worker.ask_to_end()  # only then is all in its books
