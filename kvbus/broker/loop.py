@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -76,6 +77,8 @@ class BrokerLoop:
         self.node = self._make_node()
         self.endpoints: dict[str, str] = {}
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._wake_lock = threading.Lock()
+        self._is_wake_open = False
         self._is_stopping = False
         self._has_ended = False
         self._stack = ExitStack()
@@ -91,9 +94,10 @@ class BrokerLoop:
                 stack.callback(self._journal.close)
                 self.node = self._journal.open(self._make_node, time.monotonic_ns())
             self._wake_read, self._wake_write = os.pipe()
+            self._is_wake_open = True
+            stack.callback(self._close_wake)
             for end in (self._wake_read, self._wake_write):
                 os.set_blocking(end, False)
-                stack.callback(os.close, end)
             self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             stack.callback(self._context.term)
             self._poller = zmq.Poller()
@@ -282,13 +286,22 @@ class BrokerLoop:
 
     def _run_calls(self) -> None:
         """Do what others asked for."""
-        with suppress(BlockingIOError, OSError):
-            os.read(self._wake_read, 4096)
+        if self._is_wake_open:
+            with suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
         with suppress(Empty):
             while True:
                 self._calls.get_nowait()()
 
     def _wake(self) -> None:
-        """End the loop's sleep. A full pipe means that it is awake already; a closed one that it has ended."""
-        with suppress(BlockingIOError, OSError):
-            os.write(self._wake_write, b".")
+        """End the loop's sleep, unless it has ended. A full pipe means that it is awake already."""
+        with self._wake_lock, suppress(BlockingIOError):
+            if self._is_wake_open:
+                os.write(self._wake_write, b".")
+
+    def _close_wake(self) -> None:
+        """Close the pipe; from now on nobody writes to its number, which the system gives to the next file."""
+        with self._wake_lock:
+            self._is_wake_open = False
+            os.close(self._wake_read)
+            os.close(self._wake_write)

@@ -64,3 +64,19 @@ def test_g63_starting_and_stopping_leaves_no_descriptor():
         ):
             pass
     assert before == descriptors()
+
+
+def test_a_stop_that_comes_late_writes_to_nobody_elses_file():
+    """The system gives a closed descriptor's number to the next file that is opened."""
+    with loop_of() as loop:
+        pass
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    try:
+        for _ in range(3):
+            loop.stop()
+        with pytest.raises(BlockingIOError):
+            os.read(read_end, 1)
+    finally:
+        os.close(read_end)
+        os.close(write_end)
