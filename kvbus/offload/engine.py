@@ -93,13 +93,18 @@ class Engine:
         """
         return cls._block_sizes(options)[1]
 
-    def steps(self) -> Iterator[EngineStep]:
+    def steps(self, quiet_turns_max: int | None = None) -> Iterator[EngineStep]:
         """Run until every request has been answered and every copy has ended.
+
+        Args:
+            quiet_turns_max: After so many turns in which nothing happened, yield a step without events, so that the caller can
+                look at the time and at whether to go on. `None` = never: an endless trace of which no request fits then
+                keeps the caller for ever.
 
         Yields:
             Steps in which something happened. Between two of them `content` is what the events up to the first have said.
         """
-        step_index = 0
+        step_index = quiet_turns = 0
         while True:
             self._end_due()
             if self._next_clear_ns is not None and self._next_clear_ns <= self._now_ns:
@@ -107,9 +112,11 @@ class Engine:
             computed = self._schedule()
             if computed:
                 self._end_forward(computed)
-            if events := self._take_events():
+            quiet_turns += 1
+            if (events := self._take_events()) or quiet_turns == quiet_turns_max:
                 yield EngineStep(step_index, self._now_ns, events)
-                step_index += 1
+                step_index += bool(events)
+                quiet_turns = 0
             if computed:
                 self._now_ns += self._step_ns(sum(tokens for _, tokens in computed))
                 continue
@@ -209,11 +216,13 @@ class Engine:
             self._connector.begin_lazy_store(done_ns)
 
     def _pull_arrivals(self) -> None:
-        """Move requests that have arrived into the queue, as many as could run at all."""
+        """Move requests that have arrived into the queue: as many as could run at all, and pass over as many that never fit."""
+        refused_max = self.counts.requests_refused + self._options.running_max
         while (
             self._next_request is not None
             and self._next_request.arrival_ns <= self._now_ns
             and len(self._waiting) < self._options.running_max
+            and self.counts.requests_refused < refused_max
         ):
             trace = self._next_request
             self._next_request = next(self._requests, None)

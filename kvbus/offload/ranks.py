@@ -28,7 +28,7 @@ class EngineStep(NamedTuple):
     Attributes:
         step_index: Number of the step among those with events, from 0.
         time_ns: When, nanoseconds from the start of the trace.
-        events: What happened, in order; never empty.
+        events: What happened, in order; empty only where the caller of `Engine.steps` has asked for that.
     """
 
     step_index: int
@@ -121,7 +121,7 @@ class RankSchedule:
         """Take one step of the engine.
 
         Args:
-            step: Not before the last one.
+            step: Not before the last one; with events.
 
         Returns:
             Batches that no later step can precede, in order of time. The rest waits; `drain` returns it.
@@ -131,8 +131,16 @@ class RankSchedule:
         self._last_step_index = step.step_index
         for number, rank in enumerate(self._ranks):
             self._gather(number, rank, step)
+        return self.take_due(step.time_ns)
+
+    def take_due(self, time_ns: int) -> list[RankBatch]:
+        """Return the batches of which the time has come, in order.
+
+        Args:
+            time_ns: Not before the last step; no later step is earlier.
+        """
         due: list[RankBatch] = []
-        while self._waiting and self._waiting[0][0] <= step.time_ns:
+        while self._waiting and self._waiting[0][0] <= time_ns:
             due.append(heapq.heappop(self._waiting)[-1])
         return due
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from kvbus.endpoints import Endpoint
+from kvbus.endpoints import PORT_MAX, Endpoint
 from kvbus.errors import ConfigError, Problem
 from kvbus.offload.block_sizes import resolve_kv_cache_block_sizes
 from kvbus.offload.engine_options import EngineOptions, TierOptions
@@ -28,7 +28,22 @@ NULL_ENDPOINT = "null"
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:5620"
 """Not the broker's own 5600, so that both run on one host as they come; with replay on 5720 there is room for a hundred ranks."""
 
+BLOCKS_MAX = 1 << 24
+"""Most blocks of a pool: at 16 tokens each, thirty times the largest engine; a pool makes an object for every one."""
+
+RANKS_MAX = 1024
+"""Most ranks of an engine; each has sockets and threads of its own."""
+
+RATE_MAX = 1e6
+"""Most conversations a second: a thousand times what an engine takes, and still apart on a clock of nanoseconds."""
+
+TRACE_SECONDS_MAX = 1e9
+"""Longest part of a trace, seconds: thirty years."""
+
 _SCRATCH = "scratch"
+
+_FILTER_WORDS = ("any", "primary")
+"""What filters call everybody and the engine itself; a tier of such a name could not be asked for."""
 
 
 class TraceWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,27 +114,30 @@ class TraceWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def _problems(self) -> Iterator[Problem]:
         engine = self.engine
-        for flag, number, least in (
-            ("--trace-block-size", self.trace_block_tokens, 1),
-            ("--engine-block-size", self.engine_block_size, 1),
-            ("--gpu-blocks", engine.gpu_blocks, 1),
-            ("--cpu-blocks", engine.cpu_blocks, 0),
-            ("--ranks", self.ranks.count, 1),
-            ("--skew-ms", self.ranks.skew_ns, 0),
-            ("--data-parallel-rank", self.data_parallel_rank, 0),
-            ("--buffer-steps", self.buffer_steps, 1),
-            ("--requests", self.requests_max, 1),
+        for flag, number, least, most in (
+            ("--trace-block-size", self.trace_block_tokens, 1, None),
+            ("--engine-block-size", self.engine_block_size, 1, None),
+            ("--gpu-blocks", engine.gpu_blocks, 1, BLOCKS_MAX),
+            ("--cpu-blocks", engine.cpu_blocks, 0, BLOCKS_MAX),
+            ("--ranks", self.ranks.count, 1, RANKS_MAX),
+            ("--skew-ms", self.ranks.skew_ns, 0, None),
+            ("--data-parallel-rank", self.data_parallel_rank, 0, PORT_MAX),
+            ("--buffer-steps", self.buffer_steps, 1, None),
+            ("--requests", self.requests_max, 1, None),
         ):
             if number is not None and number < least:
                 yield Problem(flag, str(number), f"must be at least {least}")
-        for flag, value in (
-            ("--rate", self.generator.conversations_per_second),
-            ("--speed", self.speed),
-            ("--trace-seconds", self.trace_seconds_max),
-            ("--wait-seconds", self.wait_subscribers_s),
+            if number is not None and most is not None and number > most:
+                yield Problem(flag, str(number), f"must be at most {most}")
+        for flag, value, bound in (
+            ("--rate", self.generator.conversations_per_second, RATE_MAX),
+            ("--speed", self.speed, math.inf),
+            ("--trace-seconds", self.trace_seconds_max, TRACE_SECONDS_MAX),
+            ("--wait-seconds", self.wait_subscribers_s, math.inf),
         ):
-            if value is not None and not value > 0:
-                yield Problem(flag, str(value), "must be more than 0")
+            if value is not None and not 0 < value <= bound:
+                at_most = "" if math.isinf(bound) else f" and at most {bound:.0f}"
+                yield Problem(flag, str(value), f"must be more than 0{at_most}")
         if not 0 <= engine.clears_per_hour < math.inf:
             yield Problem("--clears-per-hour", str(engine.clears_per_hour), "must not be negative")
         if engine.cache_policy not in ("lru", "arc"):
@@ -137,6 +155,8 @@ class TraceWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         engine = self.engine
         if engine.ownership == "":
             yield Problem("--ownership", "", "must be a name; leave it out for the engine's own")
+        if engine.ownership in _FILTER_WORDS:
+            yield Problem("--ownership", engine.ownership, "is a word of the filters; choose another name")
         if engine.tiers and not engine.cpu_blocks:
             yield Problem("--tier", engine.tiers[0].ownership, "needs a CPU tier in front of it (--cpu-blocks)")
         taken = {(engine.cpu_medium, engine.ownership)}
@@ -144,6 +164,8 @@ class TraceWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             text = f"{tier.ownership}={tier.medium}:{tier.blocks}"
             if tier.blocks < 1 or not tier.ownership or not tier.medium:
                 yield Problem("--tier", text, "needs a name, a medium and at least 1 block, as in disk=STORAGE:50000")
+            if tier.ownership in _FILTER_WORDS:
+                yield Problem("--tier", text, f"{tier.ownership!r} is a word of the filters; choose another name")
             if (tier.medium, tier.ownership) in taken:
                 yield Problem("--tier", text, "medium and name are those of another tier")
             taken.add((tier.medium, tier.ownership))

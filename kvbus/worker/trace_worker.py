@@ -34,6 +34,9 @@ times that; waiting long before it costs nothing and keeps a fast replay from dr
 QUEUE_CHECK_BATCHES = 64
 """How many batches of a rank go between two looks at its queue; a look costs as much as a small batch."""
 
+QUIET_TURNS_MAX = 100
+"""Turns of the engine without an event after which we look whether to stop, and let the clock catch up: some milliseconds."""
+
 CATCH_UP_S = 0.002
 """How long it then waits at a time: what the publisher sends meanwhile is a few hundred batches."""
 
@@ -264,20 +267,22 @@ class TraceWorker:
         assert self._engine is not None
         schedule = RankSchedule(self._options.ranks, self._options.seed)
         start_s = time.monotonic()
-        steps = self._engine.steps()
+        steps = self._engine.steps(QUIET_TURNS_MAX)
         while not self._stopping.is_set():
             with self._lock:
                 step = next(steps, None)
                 if step is None:
                     self._is_done = True
                     break
-                self._step_count += 1
+                self._step_count += bool(step.events)
                 self._trace_ns = step.time_ns
-            if self._oracle is not None:
+            if self._oracle is not None and step.events:
                 self._oracle.write(step, self._engine.content())
-            for batch in schedule.add_step(step):
+            for batch in schedule.add_step(step) if step.events else schedule.take_due(step.time_ns):
                 self._wait_until(start_s + batch.time_ns / 1e9 / self._options.speed)
                 self._publish(batch)
+            if not step.events:
+                self._wait_until(start_s + step.time_ns / 1e9 / self._options.speed)
         for batch in schedule.drain():
             self._wait_until(start_s + batch.time_ns / 1e9 / self._options.speed)
             self._publish(batch)

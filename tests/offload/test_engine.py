@@ -188,6 +188,32 @@ def test_one_seed_one_run() -> None:
     assert first == second
 
 
+def test_an_engine_with_nothing_to_say_lets_its_caller_look_up() -> None:
+    """No request fits, and there is no end of them: whoever plays it must be able to stop."""
+    settings = EngineOptions(gpu_blocks=1, cpu_blocks=0)
+    simulated = Engine(settings, generate_requests(random.Random(1), GeneratorOptions()), random.Random(1))
+    first, second = itertools.islice(simulated.steps(quiet_turns_max=10), 2)
+    assert ([], []) == (first.events, second.events)
+    assert 0 == first.step_index == second.step_index
+    assert first.time_ns < second.time_ns
+
+
+def test_a_crowd_of_refused_requests_is_taken_in_turns() -> None:
+    """Not all at once, however many arrive at the same time."""
+    simulated = engine(*[request(list(range(9))) for _ in range(1000)], gpu_blocks=1, running_max=10)
+    next(simulated.steps(quiet_turns_max=1))
+    assert simulated.counts.requests_refused < 100
+
+
+def test_quiet_turns_change_nothing() -> None:
+    """They are between the steps, which stay what they are."""
+    options = EngineOptions(gpu_blocks=90, cpu_blocks=200)
+    plain = list(Engine(options, generated(60), random.Random(1)).steps())
+    with_quiet = list(Engine(options, generated(60), random.Random(1)).steps(quiet_turns_max=1))
+    assert len(plain) < len(with_quiet)
+    assert plain == [step for step in with_quiet if step.events]
+
+
 def test_the_block_pools_events_come_first() -> None:
     simulated = Engine(EngineOptions(gpu_blocks=120, cpu_blocks=150), generated(80), random.Random(1))
     for step in simulated.steps():

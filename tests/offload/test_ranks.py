@@ -95,6 +95,16 @@ def test_a_rank_that_holds_everything_sends_in_the_end() -> None:
     assert [HELD_STEPS_MAX - 1, HELD_STEPS_MAX] == [batch.step_index for batch in batches]
 
 
+def test_what_is_due_goes_out_between_two_steps() -> None:
+    """An engine that has nothing to say does not hold up what its ranks have still to send."""
+    schedule = RankSchedule(RankOptions(count=1, hold_probability=0, split_probability=0, lags_ns=((0, 300 * MS),)), 1)
+    step = next(iter(steps()))
+    assert [] == schedule.add_step(step)
+    assert [] == schedule.take_due(step.time_ns + 300 * MS - 1)
+    assert step.events == schedule.take_due(step.time_ns + 310 * MS)[0].events
+    assert [] == schedule.drain()
+
+
 def test_a_lagging_rank_is_late_by_its_lag() -> None:
     batches = play(RankOptions(count=2, skew_ns=0, hold_probability=0, split_probability=0, lags_ns=((1, 300 * MS),)))
     first = {rank: next(b.time_ns for b in batches if b.tensor_parallel_rank == rank) for rank in range(2)}

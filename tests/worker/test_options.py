@@ -8,6 +8,7 @@ import pytest
 
 from kvbus.errors import ConfigError
 from kvbus.offload.engine_options import EngineOptions, TierOptions
+from kvbus.offload.generate import GeneratorOptions
 from kvbus.offload.groups import KVCacheGroup
 from kvbus.offload.ranks import RankOptions
 from kvbus.worker.options import TraceWorkerOptions, parse_groups, parse_lag, parse_speed, parse_tier
@@ -60,6 +61,15 @@ def test_every_problem_is_found_at_once() -> None:
         (TraceWorkerOptions(engine=EngineOptions(groups=(), ownership="")), ["--ownership"]),
         (TraceWorkerOptions(engine=EngineOptions(groups=(), clears_per_hour=-1)), ["--clears-per-hour"]),
         (TraceWorkerOptions(engine=EngineOptions(groups=(), clears_per_hour=math.nan)), ["--clears-per-hour"]),
+        (TraceWorkerOptions(engine=EngineOptions(groups=(), ownership="any")), ["--ownership"]),
+        (TraceWorkerOptions(engine=EngineOptions(groups=(), ownership="primary")), ["--ownership"]),
+        (TraceWorkerOptions(engine=EngineOptions(groups=(), tiers=(TierOptions("any", "STORAGE", 1),))), ["--tier"]),
+        (TraceWorkerOptions(engine=EngineOptions(groups=(), gpu_blocks=10**11)), ["--gpu-blocks"]),
+        (TraceWorkerOptions(engine=EngineOptions(groups=(), cpu_blocks=10**11)), ["--cpu-blocks"]),
+        (TraceWorkerOptions(ranks=RankOptions(count=10**6), endpoint="null"), ["--ranks"]),
+        (TraceWorkerOptions(data_parallel_rank=2**64), ["--data-parallel-rank"]),
+        (TraceWorkerOptions(generator=GeneratorOptions(conversations_per_second=math.inf)), ["--rate"]),
+        (TraceWorkerOptions(trace_seconds_max=math.inf), ["--trace-seconds"]),
         (TraceWorkerOptions(trace_seconds_max=0), ["--trace-seconds"]),
         (TraceWorkerOptions(ranks=RankOptions(count=2, lags_ns=((2, 1),))), ["--lag"]),
         (TraceWorkerOptions(engine=EngineOptions(), engine_block_size=16), ["--engine-block-size"]),

@@ -64,6 +64,20 @@ def receive(subscriber: zmq.Socket[bytes], worker: TraceWorker) -> dict[str, lis
     return received
 
 
+@pytest.mark.parametrize("speed", [float("inf"), 1.0])
+def test_it_can_be_stopped_while_nothing_happens(speed: float) -> None:
+    """Requests without end, none of which fits: it used to look for the next event for ever."""
+    engine = EngineOptions(gpu_blocks=1, cpu_blocks=0, groups=())
+    options = msgspec.structs.replace(NULL, engine=engine, requests_max=None, speed=speed)
+    with TraceWorker(options) as worker:
+        assert not worker.wait(0.05)
+        assert 0 == worker.counts().block_events
+        worker.finish()
+        counts = worker.counts()
+    assert counts.requests == counts.requests_refused > 0
+    assert not counts.is_done
+
+
 def test_every_rank_publishes_the_same_events_in_its_own_batches(subscriber: zmq.Socket[bytes]) -> None:
     with TraceWorker(OPTIONS) as worker:
         received = receive(subscriber, worker)
