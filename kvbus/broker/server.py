@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -54,6 +55,7 @@ class Broker:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._ended = threading.Event()
+        self._process_id: int | None = None
 
     @property
     def endpoints(self) -> dict[str, str]:
@@ -74,6 +76,7 @@ class Broker:
         if self._thread is not None:
             raise UsageError("a broker can be started once")
         opened = threading.Event()
+        self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._run, args=(opened,), name="kvbus-broker", daemon=True)
         self._thread.start()
         opened.wait()
@@ -82,14 +85,14 @@ class Broker:
             raise self._failure
 
     def stop(self) -> None:
-        """Take no more input, send what has been released, and close. Harmless when not running, and twice.
+        """Take no more input, send what has been released, and close. Harmless when not running, twice, and in a fork.
 
         Returns within the configured linger and a second.
 
         Raises:
             UsageError: The thread does not end.
         """
-        if self._thread is None or self._loop is None:
+        if self._thread is None or self._loop is None or self._process_id != os.getpid():
             return
         self._loop.stop()
         self._thread.join(CALL_TIMEOUT_S + self.config.linger_s)
@@ -173,6 +176,8 @@ class Broker:
     def _running(self) -> BrokerLoop:
         if self._loop is None:
             raise UsageError("the broker was not started")
+        if self._process_id != os.getpid():
+            raise UsageError("the broker was started in another process: a fork has no thread of its own for it")
         return self._loop
 
     def _run(self, opened: threading.Event) -> None:
