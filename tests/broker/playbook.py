@@ -31,6 +31,7 @@ class Playbook:
         """Workers are single letters; each is a source, in order."""
         suffix = ",replay=inproc://r-{0}" if replay else ""
         specs = tuple(parse_worker(f"{{0}}=inproc://{{0}}{suffix}".format(name)) for name in workers)
+        specs = config.pop("specs", specs)
         options = BrokerConfig(workers=specs, views=tuple(views) or (ViewConfig(topic="out"),), **config)
         options.validate()
         self.node = BrokerNode(options, random.Random(0), clock_seq)

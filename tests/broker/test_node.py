@@ -7,7 +7,7 @@ import struct
 import msgspec
 import pytest
 
-from kvbus.config import ViewConfig
+from kvbus.config import ViewConfig, parse_worker
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, UnknownEvent
 from kvbus.wire.codec import encode_batch
 from kvbus.wire.frames import live_message, replay_end, replay_reply
@@ -338,8 +338,8 @@ class TestIngest:
         assert book.node.refusals.counts["conflict"] > 0
 
 
-def test_pending_is_bounded_and_what_is_given_up_is_counted():
-    """E1, A5."""
+def test_g42_pending_is_bounded_and_what_is_given_up_is_counted():
+    """E1, A5: one worker floods, the others say nothing, and memory stays what it was."""
     book = Playbook("ab", pending_events_max=10)
     for number in range(50):
         book.send("a", BlockStored([number], None, [], 0))
@@ -402,3 +402,26 @@ def test_an_unreadable_batch_of_a_replay_is_a_hole_and_no_second_publisher():
     assert [CLEAR, GONE] == released
     assert [] == [request for request in book.node.take_requests() if request.frames]
     assert "two_publishers" not in book.notices()
+
+
+def test_g28_replicas_with_one_cache_are_one_group_or_two():
+    """As one group: each event once. As two: both copies, and whose each is can be told by the topic."""
+    together = Playbook("ab")
+    together.send("a", GPU)
+    assert [GPU] == together.send("b", GPU)
+    apart = tuple(parse_worker(f"{name}=inproc://{name},group={name}") for name in "ab")
+    book = Playbook("", specs=apart, views=[ViewConfig(topic="{group}")])
+    book.workers = ["a", "b"]
+    assert [[GPU], [GPU]] == [book.send("a", GPU), book.send("b", GPU)]
+    assert [b"a", b"b"] == [frames[0] for frames in book.frames[0]]
+
+
+def test_g29_a_replay_that_overlaps_counts_nothing_twice():
+    """Figures too know a batch once, or every reconnect would inflate them for good."""
+    book = Playbook("a", replay=True)
+    book.send("a", BlockRemoved([0]))
+    book.send("a", BlockRemoved([2]), seq=2)
+    key = book.node.take_requests()[-1].key
+    book.replay_in(key, *((seq, EventBatch(1.0, [BlockRemoved([seq])], 0)) for seq in range(3)))
+    status = book.node.status({})
+    assert (3, 3, 3) == (status.batches, status.workers[0].received, status.views[0].sent)

@@ -215,6 +215,30 @@ def test_g67_wrong_frame_counts_on_every_socket_leave_it_alive(zmq_context):
         dealer.close(0)
 
 
+def test_g37_a_req_client_does_not_wedge_the_replay(zmq_context):
+    """It can read one of the many replies. The others go nowhere, and the next client is served in full."""
+    with real_broker(zmq_context, workers=1) as (broker, workers, sub):
+        for number in range(50):
+            workers[0].publish(BlockRemoved([number]))
+        read_to(sub, BlockRemoved([49]))
+        request = zmq_context.socket(zmq.REQ)
+        request.linger, request.rcvtimeo = 0, WAIT_MS
+        request.connect(broker.endpoints["replay:all"])
+        for _ in range(2):
+            request.send(bytes(8))
+            assert 3 == len(request.recv_multipart())
+        dealer = zmq_context.socket(zmq.DEALER)
+        dealer.linger, dealer.rcvtimeo = 0, WAIT_MS
+        dealer.connect(broker.endpoints["replay:all"])
+        dealer.send_multipart([b"", bytes(8)])
+        seen = []
+        while (message := dealer.recv_multipart())[2] != b"\xff" * 8:
+            seen += decode_batch(message[3]).events
+        assert [BlockRemoved([number]) for number in range(50)] == seen
+        request.close(0)
+        dealer.close(0)
+
+
 class TestReload:
     """Workers come and go under a running broker, and what stays is not dropped."""
 
