@@ -27,7 +27,16 @@ _never = threading.Event()
 
 
 class Consumer(Protocol):
-    """A router, or the part of one that knows who holds what."""
+    """A router, or the part of one that knows who holds what.
+
+    Attributes:
+        profile: Profile of the view that serves it.
+    """
+
+    profile: str
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """Take a folder for its logs, and a name in it."""
 
     def follow(self, sources: dict[str, Source]) -> None:
         """Start, listening to these, by name of engine."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from collections import Counter
 from typing import NamedTuple, TypeAlias
@@ -56,8 +57,8 @@ def longer(prompt: Prompt, rng: random.Random, blocks: int) -> Prompt:
 class Rank:
     """One tensor-parallel rank: a publisher, and what it holds, copies counted."""
 
-    def __init__(self, topic: str, encoding: str, buffer_steps: int) -> None:
-        self._options = {"topic": topic, "encoding": encoding, "buffer_steps": buffer_steps, "data_parallel_rank": 0}
+    def __init__(self, encoding: str, buffer_steps: int) -> None:
+        self._options = {"encoding": encoding, "buffer_steps": buffer_steps, "data_parallel_rank": 0}
         self.held: dict[str, Counter[bytes]] = {medium: Counter() for medium in MEDIA}
         self.waiting: list[tuple[list[Event], list[tuple[str, bytes, int]]]] = []
         self.is_slow = False
@@ -106,7 +107,7 @@ class Engine:
         self._rng = random.Random(seed)
         self._prompts = prompts
         self._says_digests, self._describes_cpu = says_digests, describes_cpu
-        self.ranks = [Rank(f"kv@{name}", encoding, buffer_steps) for _ in range(2)]
+        self.ranks = [Rank(encoding, buffer_steps) for _ in range(2)]
 
     def held(self) -> Held:
         """What can be used: what all ranks hold."""
@@ -120,10 +121,10 @@ class Engine:
         """Serve prompts, offload, evict."""
         for _ in range(steps):
             action = self._rng.random()
-            if action < 0.55:
+            if action < 0.5:
                 self.serve(self._rng.choice(self._prompts))
-            elif action < 0.8:
-                self._evict("GPU", self._rng.randint(1, 4))
+            elif action < 0.85:
+                self._evict("GPU", self._rng.randint(1, 6))
             else:
                 self._evict("CPU", self._rng.randint(1, 3))
 
@@ -183,7 +184,7 @@ class Engine:
             inner = {
                 before.digest
                 for prompt in self._prompts
-                for before, after in zip(prompt, prompt[1:], strict=False)
+                for before, after in itertools.pairwise(prompt)
                 if held[after.digest]
             }
             leaves = sorted(digest for digest in held if held[digest] and digest not in inner)

@@ -55,7 +55,9 @@ class VllmRouter:
         self._program: Program | None = None
         self._names: dict[int, str] = {}
         self._workers: list[tuple[ThreadingHTTPServer, threading.Thread]] = []
-        self._decisions = 0
+        self._read_bytes = 0
+        self._credits: list[int] = []
+        self._asked = 0
 
     def follow(self, sources: dict[str, Source]) -> None:
         port = free_port()
@@ -76,9 +78,9 @@ class VllmRouter:
         # One token more: it never credits the whole of a prompt, whose last token has to be computed.
         tokens = [token for block in prompt for token in block.tokens] + [1]
         answer = self._http.ask("/v1/completions", {"model": MODEL, "prompt": tokens, "max_tokens": 1})
-        self._decisions += 1
-        wait_for(lambda: len(self._credits()) >= self._decisions)
-        credited = self._credits()[self._decisions - 1]
+        self._asked += 1
+        wait_for(self._has_decided, 10)
+        credited = self._credits[self._asked - 1]
         real = {name: self._credit(prompt, each) for name, each in held.items()}
         verdict = compare(credited, max(real.values()))
         if verdict == "right" and credited and real[self._names[answer["port"]]] != credited:
@@ -102,10 +104,15 @@ class VllmRouter:
         self._names[server.server_address[1]] = name
         return server.server_address[1]
 
-    def _credits(self) -> list[int]:
-        """Credits of all decisions so far, from its log."""
-        lines = COLOURS.sub("", self._log.read_text(errors="replace"))
-        return [int(each) for each in DECISION.findall(lines)]
+    def _has_decided(self) -> bool:
+        """Read on in its log; tell whether it has said what it credited for every request."""
+        with self._log.open("rb") as log:
+            log.seek(self._read_bytes)
+            whole, end, _ = log.read().rpartition(b"\n")
+        self._read_bytes += len(whole) + len(end)
+        lines = COLOURS.sub("", whole.decode(errors="replace"))
+        self._credits += [int(each) for each in DECISION.findall(lines)]
+        return len(self._credits) >= self._asked
 
     @staticmethod
     def _credit(prompt: Prompt, held: Held) -> int:

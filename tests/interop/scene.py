@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +34,7 @@ class Scene:
     def __init__(
         self,
         folder: Path,
-        make: Callable[[Path, str], Consumer],
+        make: type[Consumer],
         *,
         engine: dict[str, Any] | None = None,
         view: dict[str, Any] | None = None,
@@ -51,8 +50,8 @@ class Scene:
             self.engines = [Engine(name, seed, self.prompts, **(engine or {})) for seed, name in enumerate("ab")]
             for each in self.engines:
                 opened.callback(each.close)
-            self.bus = Bus(self.engines, make.profile, **bus, **(view or {}))  # type: ignore[attr-defined]
-            opened.callback(lambda: self.bus.stop())
+            self.bus = Bus(self.engines, make.profile, **bus, **(view or {}))
+            opened.callback(self.bus.stop)
             opened.callback(lambda: [each.close() for each in self._consumers.values()])
             self._opened = opened.pop_all()
 
@@ -67,7 +66,9 @@ class Scene:
     def join(self) -> None:
         """Let both consumers begin to listen, and wait until they hear."""
         sources = {
-            "direct": {each.name: Source(each.ranks[0].endpoint, each.ranks[0].replay_endpoint) for each in self.engines},
+            "direct": {
+                each.name: Source(each.ranks[0].endpoint, each.ranks[0].replay_endpoint) for each in self.engines
+            },
             "broker": self.bus.sources,
         }
         for name, where in sources.items():
