@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from kvbus.errors import KvbusError
+from kvbus_cli.exits import Exit
 
 __all__ = ["Child", "ChildError"]
 
@@ -25,11 +26,27 @@ LOOK_S = 0.02
 
 
 class ChildError(KvbusError):
-    """A child process did not start, or ended otherwise than it should."""
+    """A child process did not start, or ended otherwise than it should.
+
+    Attributes:
+        exit_code: What its parent should end with: the child's own word where that was a wrong flag or file.
+    """
+
+    def __init__(self, text: str, exit_code: int = Exit.FAILED) -> None:
+        """Make it.
+
+        Args:
+            text: What happened, for a person.
+            exit_code: What its parent should end with.
+        """
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 class Child:
     """One `kvbus` command in a process of its own; killed on exit if it is still there.
+
+    It is out of the terminal's reach: Ctrl-C is for its parent, who ends the children in an order.
 
     Attributes:
         name: What people call it.
@@ -50,12 +67,14 @@ class Child:
         self.name = name
         self._errors = folder / f"{name}.err"
         self._ready = folder / f"{name}.json"
+        self._is_asked_to_end = False
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "kvbus_cli", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=errors,
+                start_new_session=True,
             )
 
     @classmethod
@@ -75,7 +94,7 @@ class Child:
         until = time.monotonic() + READY_S
         while time.monotonic() < until:
             if self.process.poll() is not None:
-                raise ChildError(f"{self.name} ended with {self.process.returncode}: {self.last_words()}")
+                raise self._failure()
             try:
                 return json.loads(self._ready.read_text())
             except (FileNotFoundError, ValueError):
@@ -88,8 +107,9 @@ class Child:
         return self.process.poll() is not None
 
     def ask_to_end(self) -> None:
-        """Send SIGTERM."""
-        if not self.has_ended:
+        """Send SIGTERM, once however often it is called: a second one may find a child that listens no more."""
+        if not self._is_asked_to_end and not self.has_ended:
+            self._is_asked_to_end = True
             self.process.send_signal(signal.SIGTERM)
 
     def finish(self) -> str:
@@ -106,8 +126,13 @@ class Child:
         except subprocess.TimeoutExpired:
             raise ChildError(f"{self.name} does not end") from None
         if self.process.returncode:
-            raise ChildError(f"{self.name} ended with {self.process.returncode}: {self.last_words()}")
+            raise self._failure()
         return (left or b"").decode()
+
+    def _failure(self) -> ChildError:
+        code = self.process.returncode
+        text = f"{self.name} ended with {code}: {self.last_words()}"
+        return ChildError(text, Exit.USAGE if code == Exit.USAGE else Exit.FAILED)
 
     def last_words(self) -> str:
         """Return the last line of its stderr."""

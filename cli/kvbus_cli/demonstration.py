@@ -22,7 +22,13 @@ ANY = "tcp://127.0.0.1:0"
 QUIET_S = 0.5
 """The tail has everything when it has received nothing for so long after the ranks' end."""
 
+FIRST_S = 15.0
+"""How long a tail that has shown nothing yet is waited for: on a loaded machine it starts later than the engine ends."""
+
 TURN_S = 0.1
+
+OUTLIVING_S = 120.0
+"""For how much longer than the engine's time broker and tail would go on by themselves: starting and ending take far less."""
 
 
 class TierRow(NamedTuple):
@@ -147,12 +153,14 @@ def run_demo(
     engine = ["worker", "--trace", trace, "--ranks", str(ranks), "--ownership", ownership, "--speed", str(speed)]
     engine += ["--gpu-blocks", "400", "--cpu-blocks", "1200", "--seconds", str(seconds), "--linger", "1"]
     engine += ["--endpoint", ANY, "--replay", ANY, "--wait-subscribers", "--json"]
+    # Should the demo be killed, nobody ends its children.
+    outliving = ["--seconds", str(seconds + OUTLIVING_S)]
     with Child.that_gets_ready("worker", engine, folder) as worker:
         sources = [_worker_flag(rank) for rank in worker.wait_ready()["ranks"]]
-        join = ["broker", *sources, "--pub", ANY, "--replay", ANY, "--topic", "kv@demo@model", "--json"]
+        join = ["broker", *sources, "--pub", ANY, "--replay", ANY, "--topic", "kv@demo@model", "--json", *outliving]
         with Child.that_gets_ready("broker", join, folder) as broker:
             bound = broker.wait_ready()
-            look = ["tail", bound["pub:all"], "--replay", bound["replay:all"], "--from", "oldest", "--json"]
+            look = ["tail", bound["pub:all"], "--replay", bound["replay:all"], "--from", "oldest", "--json", *outliving]
             with Child("tail", look, folder) as tail:
                 assert tail.process.stdout is not None
                 tally = _Tally(tail.process.stdout, show)
@@ -190,7 +198,11 @@ def _follow(
             progress(second, tally.total)
         time.sleep(TURN_S)
     published: dict[str, Any] = json.loads(worker.finish())
-    while time.monotonic() - tally.last_at < QUIET_S:
+    has_spoken = any(rank["events"] for rank in published["ranks"])
+    ended = time.monotonic()
+    while time.monotonic() - tally.last_at < QUIET_S or (
+        has_spoken and not tally.total and time.monotonic() - ended < FIRST_S
+    ):
         time.sleep(TURN_S)
     return published
 

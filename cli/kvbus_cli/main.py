@@ -6,8 +6,10 @@ answers at once.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import pkgutil
+import signal
 from typing import Annotated
 
 import typer
@@ -47,4 +49,11 @@ for _module in sorted(pkgutil.iter_modules(kvbus_cli.commands.__path__), key=lam
 
 def run() -> None:
     """Run the command line; the entry point of the script `kvbus`."""
+    atexit.register(_ignore_signals)
     app()
+
+
+def _ignore_signals() -> None:
+    """Let a second SIGTERM or Ctrl-C not turn an orderly end into a death by signal while the interpreter goes down."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -36,8 +40,23 @@ def test_numbers_that_make_no_demo(flags):
     assert result.stderr.startswith(f"kvbus: {flags[0]}: must be")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_early_with_figures_that_add_up(number):
+    """Ctrl-C in a terminal reaches every process of the foreground, so the whole group gets it here."""
+    command = [sys.executable, "-m", "kvbus_cli", "demo", "--seconds", "60", "--speed", "60", "--ranks", "2"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as demo:
+        assert demo.stdout is not None
+        assert demo.stdout.readline().startswith("  seq 0 ")
+        os.killpg(demo.pid, number)
+        out, err = demo.communicate(timeout=30)
+    assert 0 == demo.returncode, err
+    assert "everything adds up" in out
+
+
 def test_a_part_that_cannot_start_is_named():
     result = CliRunner().invoke(app, ["demo", "--trace", "absent.jsonl"])
-    assert 1 == result.exit_code
+    assert 2 == result.exit_code
     assert "worker ended with 2" in result.stderr
     assert "absent.jsonl" in result.stderr

@@ -288,6 +288,22 @@ class TestAsAProgram:
             assert "kvbus: 1 batch, 1 event, 0 gaps\n" == process.stderr.read()
         assert process.returncode == 0
 
+    def test_ctrl_c_ends_it_in_the_background_of_a_script_too(self, publisher: BarePublisher) -> None:
+        """A shell starts those with SIGINT ignored."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            with self.running(publisher.url, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+                publisher.wait_for_subscription()
+                publisher.send(b"kv", 0, batch(CLEAR))
+                assert process.stdout is not None
+                assert process.stderr is not None
+                assert "cleared" in process.stdout.readline()
+                process.send_signal(signal.SIGINT)
+                assert "kvbus: 1 batch, 1 event, 0 gaps\n" == process.stderr.read()
+            assert process.returncode == 0
+        finally:
+            signal.signal(signal.SIGINT, before)
+
     @pytest.mark.slow
     def test_g57_a_broken_pipe_ends_it_quietly(self, publisher: BarePublisher) -> None:
         with self.running(publisher.url, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

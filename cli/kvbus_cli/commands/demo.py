@@ -40,23 +40,28 @@ def demo(
         import tempfile
         from pathlib import Path
 
+        from kvbus_cli.children import ChildError
         from kvbus_cli.demonstration import run_demo
         from kvbus_cli.signals import StopSignal
 
         _check(seconds, ranks, speed)
         viewer = _Viewer(is_quiet=json)
         with StopSignal() as stop_signal, tempfile.TemporaryDirectory(prefix="kvbus-demo-") as folder:
-            report = run_demo(
-                Path(folder),
-                ranks=ranks,
-                seconds=seconds,
-                speed=speed,
-                trace=trace,
-                ownership=ownership,
-                show=viewer.show,
-                progress=viewer.progress,
-                is_told=lambda: stop_signal.is_told,
-            )
+            try:
+                report = run_demo(
+                    Path(folder),
+                    ranks=ranks,
+                    seconds=seconds,
+                    speed=speed,
+                    trace=trace,
+                    ownership=ownership,
+                    show=viewer.show,
+                    progress=viewer.progress,
+                    is_told=lambda: stop_signal.is_told,
+                )
+            except ChildError as error:
+                complain(str(error))
+                raise typer.Exit(error.exit_code) from None
         _print_json(report) if json else _print_tables(report)
         for disagreement in report.disagreements:
             figures = ", ".join(f"{who} {count}" for who, count in disagreement.figures.items())

@@ -95,8 +95,10 @@ def tail(
 
         from kvbus.subscriber import Subscriber
 
-        subscriber = Subscriber(where, replay_where, topic, event_filter=event_filter, start=start_read)
-        with subscriber, _ending_on_sigterm():
+        with (
+            _ending_on_signals(),
+            Subscriber(where, replay_where, topic, event_filter=event_filter, start=start_read) as subscriber,
+        ):
             _Tail(subscriber, endpoint, as_json).run(limits)
 
 
@@ -357,17 +359,23 @@ def _tolerate_any_text() -> None:
 
 
 @contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """While active, let SIGTERM end the program the way Ctrl-C does: summary, exit code 0."""
+def _ending_on_signals() -> Iterator[None]:
+    """While active, let SIGTERM and SIGINT end the program: summary, exit code 0.
+
+    SIGINT too, because a shell starts what runs in the background of a script with SIGINT ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # it is ending; an impatient second one would break into that
     raise KeyboardInterrupt
