@@ -114,7 +114,8 @@ class GroupPolicy(msgspec.Struct, frozen=True, kw_only=True):
         on_departure: `clear`: the blocks of the group are withdrawn and the others go on without it. `shrink`: they stay
             announced, though one worker of them is gone. `hold`: nothing goes out until it is back.
         worker_timeout_s: Seconds for which a worker's connection must be down, or its probes unanswered, before it has
-            departed, > 0. 30: a vote does not count for longer either, so waiting more would gain nothing.
+            departed, > 0, and at least two probes long where workers are probed. 30: a vote does not count for longer either,
+            so waiting more would gain nothing.
         stores: `copies`: a second store of a block is a second copy of it, as in vLLM. `reports`: the engine announces again what
             it has (vLLM's `kv_cache_report_mode=full`), and blocks are a set.
         model: What the group serves, for topics; may be empty.
@@ -350,6 +351,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             on_loss=self.on_loss, on_departure=self.on_departure, worker_timeout_s=self.worker_timeout_s
         )
         yield from policy.problems("--")
+        for name in dict.fromkeys(worker.group for worker in self.workers if worker.replay_endpoint is not None):
+            timeout_s = self.policy(name).worker_timeout_s
+            if timeout_s < 2 * self.probe_s:
+                reason = f"must be at least twice --probe ({self.probe_s:g}), or one lost answer would be a departure"
+                yield Problem("--worker-timeout", str(timeout_s), reason)
         known = {worker.group for worker in self.workers}
         if self.ingest is not None:
             known.add(self.ingest.group)

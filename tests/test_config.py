@@ -158,3 +158,11 @@ def test_policies_that_do_not_exist_are_named_with_flag_or_key():
         "groups: the same group name is given twice",
     ):
         assert any(line.startswith(start) for line in lines), start
+
+
+def test_a_time_out_of_a_probed_worker_is_at_least_two_probes_long():
+    probed = WorkerConfig(worker_id="a", endpoint="tcp://h:1", replay_endpoint="tcp://h:2")
+    (line,) = problems(BrokerConfig(workers=(probed,), worker_timeout_s=9.0))
+    assert line.startswith("--worker-timeout: must be at least twice --probe (5)")
+    BrokerConfig(workers=(WORKER,), worker_timeout_s=9.0).validate()
+    BrokerConfig(workers=(probed,), worker_timeout_s=9.0, probe_s=4.5).validate()

@@ -161,16 +161,18 @@ class Attendance:
             now_ns: Monotonic time, nanoseconds.
         """
         for source in self._intake.sources:
-            worker_id, streams = source.worker_id, source.streams.values()
-            if worker_id is not None and streams and self._quorums.missing(source.group, worker_id):
+            if source.worker_id is not None and self._quorums.missing(source.group, source.worker_id):
                 source.presence.departed_at_ns = now_ns
         seats = self._intake.seats
         for source in self._intake.sources if seats is not None else ():
             assert seats is not None
             for topic, seat in list(seats.taken.items()):
                 if self._quorums.missing(source.group, seat):
-                    self._intake.release_seat(topic)
                     self._quorums.leave_seat(seat)
+                    if self._quorums.is_away(source.group, seat):
+                        self._held_seats.add(seat)
+                    else:
+                        self._intake.release_seat(topic)
         return []
 
     def state_of(self, group: str, worker_id: str) -> WorkerState:

@@ -19,6 +19,9 @@ from kvbus.views.residency import Residency
 
 __all__ = ["Followed"]
 
+NUMBERS_PER_STREAM = 4
+"""Streams that have come and gone, for each that may be followed at once."""
+
 
 class Followed:
     """All streams, groups and workers of a broker.
@@ -28,7 +31,7 @@ class Followed:
         groups: By name and data-parallel rank, in the order in which they were met.
         residencies: Those of the groups that have one.
         descriptions: What is known of blocks, by worker group; `None` where no view asks for it.
-        streams: By number. One that is not followed any more keeps its number until `change`.
+        streams: By number, where there is a recorder. One that is not followed any more keeps its number until `change`.
         quorums: Who belongs to which group.
         attendance: Who is there.
     """
@@ -64,8 +67,24 @@ class Followed:
         stream = self._intake.open_stream(
             source, topic, worker_id=worker_id, rank_group=group, number=len(self.streams)
         )
-        self.streams.append(stream)
+        if self._recorder is not None:
+            self.streams.append(stream)
         return stream
+
+    def has_room(self, group: str, rank: int | None) -> bool:
+        """Tell whether one more stream may be followed.
+
+        A seat that changes hands leaves a group and, for the journal, a number behind, until workers are changed by hand. They
+        have limits too, far above what any cluster uses up in a year.
+
+        Args:
+            group: Its group.
+            rank: Its data-parallel rank.
+        """
+        streams_max = self.config.streams_max
+        if (group, rank) not in self.groups and len(self.groups) >= streams_max:
+            return False
+        return self._intake.has_room() and len(self.streams) < NUMBERS_PER_STREAM * streams_max
 
     def named(self, source: Source, topic: bytes, rank: int | None) -> Stream | None:
         """Give a stream that was discovered without a topic the one of its first live message.

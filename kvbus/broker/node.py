@@ -317,7 +317,7 @@ class BrokerNode:
         if worker_id is None:
             self._refuse("no_seat", source, topic)
             return None
-        if not self._intake.has_room():
+        if not self.followed.has_room(source.group, rank):
             self._refuse("streams_max", source, topic)
             return None
         if self.recorder is not None:

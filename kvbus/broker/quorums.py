@@ -108,6 +108,18 @@ class Quorums:
         """Tell whether a seat had a worker and has none."""
         return worker_id in self._left_seats
 
+    def is_away(self, group: str, worker_id: str) -> bool:
+        """Tell whether a worker's place is held at some rank.
+
+        Args:
+            group: Its group.
+            worker_id: Who.
+        """
+        return any(
+            rank_group.group == group and worker_id in rank_group.aggregator.away
+            for rank_group in self._groups.values()
+        )
+
     def is_set_aside(self, group: str, worker_id: str) -> bool:
         """Tell whether a worker is set aside at some rank.
 

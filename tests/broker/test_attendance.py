@@ -354,7 +354,7 @@ class TestOnLoss:
 
 def test_losses_of_a_departed_worker_touch_nobody():
     """What it held in doubt is given up while it is away; the others have long gone on without it."""
-    book = Playbook("ab", replay=True, worker_timeout_s=2.0, age_s=1000.0)
+    book = Playbook("ab", replay=True, worker_timeout_s=2.0, probe_s=1.0, age_s=1000.0)
     for worker in "ab":
         book.send(worker, ONE)
     book.send("a", BlockRemoved([9]), seq=5)

@@ -131,6 +131,16 @@ def test_naming_whom_one_waits_for_frees_the_seat_of_one_that_has_gone():
         assert [THREE] == book.send("x", THREE)
 
 
+def test_groups_of_ranks_that_came_and_went_have_a_limit_too():
+    """A peer that changes its rank with every batch must not make the broker remember all of them."""
+    book = Playbook("a", streams_max=3)
+    for rank in range(3):
+        assert [ONE] == book.send("a", ONE, rank=rank)
+    book.node.sources[0].streams.clear()
+    assert [] == book.send("a", ONE, rank=7)
+    assert 1 == book.node.refusals.counts["streams_max"]
+
+
 def test_streams_that_are_gone_leave_no_number_behind():
     """Else a broker that is reconfigured for a year would remember every worker that it ever had."""
     book = Playbook("abc")

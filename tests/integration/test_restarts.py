@@ -90,7 +90,7 @@ def test_of_two_workers_one_restarts_and_both_begin_a_new_segment(zmq_context):
 
 @pytest.mark.parametrize("policy", ["clear", "hold"])
 def test_a_worker_that_stays_away_departs_and_joins_again(zmq_context, policy):
-    with Rig(zmq_context, workers=2, worker_timeout_s=0.3, on_departure=policy) as rig:
+    with Rig(zmq_context, workers=2, worker_timeout_s=0.4, on_departure=policy) as rig:
         one, two = rig.workers
         begun(rig)
         two.die()
