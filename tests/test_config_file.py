@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import msgspec
 import pytest
 
@@ -9,6 +12,12 @@ from kvbus.config import BrokerConfig, GroupConfig, IngestConfig, ViewConfig, Wo
 from kvbus.config_file import broker_config, with_flags
 from kvbus.errors import ConfigError
 from kvbus.views.filters import EventFilter
+from tests.shared_data import CHECKOUT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 def problems(document) -> list[str]:
@@ -103,6 +112,14 @@ def test_every_option_but_the_filter_can_be_written():
             document = {path[0]: [table] if path == ("views",) else table} if path else table
             reasons = problems(document)
             assert (field.name == "filter") == any("unknown key" in reason for reason in reasons), field.name
+
+
+def test_the_examples_of_the_readme_can_be_read():
+    """They are copied before they are understood."""
+    blocks = re.findall(r"^```toml\n(.*?)^```", (CHECKOUT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 2
+    for block in blocks:
+        broker_config(tomllib.loads(block))
 
 
 class TestFlags:
