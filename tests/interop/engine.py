@@ -128,6 +128,16 @@ class Engine:
             else:
                 self._evict("CPU", self._rng.randint(1, 3))
 
+    def greet(self, prompt: Prompt) -> None:
+        """Hold a prompt on the GPU, for somebody to hear of."""
+        changes = [("GPU", block.digest, 1) for block in prompt]
+        self._do([self._store("GPU", prompt, 0, len(prompt))], changes)
+
+    def dismiss(self, prompt: Prompt) -> None:
+        """Let go of it again."""
+        hashes = [self._say(block.digest) for block in prompt]
+        self._do([BlockRemoved(hashes, "GPU")], [("GPU", block.digest, -1) for block in prompt])
+
     def clear(self) -> None:
         """Drop everything."""
         held = self._planned()

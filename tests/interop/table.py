@@ -15,14 +15,19 @@ def record(scenario: str, consumer: str, reports: dict[str, Counter[Verdict]]) -
 
 
 def lines() -> list[str]:
-    """The table: of all prompts, how many were judged rightly, and for how many too much was credited."""
-    found = [f"{'scenario':<34} {'consumer':<12} {'attached to the engine':>32} {'behind the broker':>32}"]
-    for (scenario, consumer), reports in sorted(_rows.items()):
-        cells = [_cell(reports[name]) for name in ("direct", "broker")]
-        found.append(f"{scenario:<34} {consumer:<12} {cells[0]:>32} {cells[1]:>32}")
+    """The table, in Markdown: `3 → 40` = right about so many prompts attached to the engines, and behind the broker."""
+    scenarios = sorted({scenario for scenario, _ in _rows}, key=lambda each: int(each.split()[0]))
+    consumers = sorted({consumer for _, consumer in _rows})
+    found = ["| Scenario | " + " | ".join(consumers) + " |"]
+    for scenario in scenarios:
+        cells = [_cell(_rows.get((scenario, consumer))) for consumer in consumers]
+        found.append(f"| {scenario.partition(' ')[2]} | " + " | ".join(cells) + " |")
     return found if _rows else []
 
 
-def _cell(report: Counter[Verdict]) -> str:
-    text = f"{report['right']} of {report.total()} right"
-    return text + (f", {report['too much']} too much" if report["too much"] else "")
+def _cell(reports: dict[str, Counter[Verdict]] | None) -> str:
+    return " → ".join(map(_figure, (reports or {}).values()))
+
+
+def _figure(report: Counter[Verdict]) -> str:
+    return f"{report['right']}" + (f" ({report['too much']} too much)" if report["too much"] else "")
