@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import json
 import random
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,7 +25,10 @@ from kvbus.offload.generate import GeneratorOptions, generate_requests
 from kvbus.offload.groups import KVCacheGroup
 from kvbus.offload.ranks import EngineStep, RankOptions, RankSchedule
 from kvbus.offload.trace import TraceRequest, read_trace
+from kvbus.wire.jsonform import event_from_json
+from kvbus_cli.children import Child
 from tests.broker.playbook import Playbook
+from tests.integration.test_three_processes import ANY, Tail, wait_until_quiet
 from tests.shared_data import traces
 
 RANKS = "abcd"
@@ -121,6 +127,55 @@ def test_what_was_said_before_the_broker_came_goes_out_as_it_came_and_is_counted
         group.placeholders_resolved,
         group.placeholders_unresolved,
     )
+
+
+def test_kvbus_worker_with_placeholders_through_kvbus_broker(tmp_path: Path) -> None:
+    """The same as three processes; the oracle is what `kvbus worker` writes down that it would have said."""
+    flags = [
+        "worker",
+        "--ranks",
+        "2",
+        "--requests",
+        "80",
+        "--gpu-blocks",
+        "300",
+        "--cpu-blocks",
+        "600",
+        "--speed",
+        "max",
+    ]
+    with ExitStack() as stack:
+        oracle = stack.enter_context(
+            Child("oracle", [*flags, "--endpoint", "null", "--log-dir", str(tmp_path / "oracle")], tmp_path)
+        )
+        oracle.process.wait(60)
+        oracle.finish()
+        truth = truth_of([EngineStep(0, 0, logged(tmp_path / "oracle"))])
+        more = ["--placeholders", "--endpoint", ANY, "--replay", ANY, "--wait-subscribers", "--linger", "2"]
+        more += ["--log-dir", str(tmp_path / "said")]
+        worker = stack.enter_context(Child.that_gets_ready("worker", [*flags, *more], tmp_path))
+        sources = [f"{rank['endpoint']},replay={rank['replay_endpoint']}" for rank in worker.wait_ready()["ranks"]]
+        config = tmp_path / "kvbus.toml"
+        view = f'name = "all"\nendpoint = "{ANY}"\nreplay_endpoint = "{ANY}"\nresolve_placeholders = true\n'
+        config.write_text(f"workers = {json.dumps(sources)}\n[[views]]\n{view}")
+        broker = stack.enter_context(Child.that_gets_ready("broker", ["broker", "--config", str(config)], tmp_path))
+        tail = Tail(stack, "all", broker.wait_ready(), tmp_path)
+        worker.process.wait(60)
+        worker.finish()
+        wait_until_quiet([tail])
+        tail.end()
+        stores = host_stores(map(event_from_json, tail.events()))
+    said = host_stores(logged(tmp_path / "said"))
+    assert not any(event.token_ids for event in said)
+    assert [event.block_hashes for event in said] == [event.block_hashes for event in stores]
+    assert all(event.token_ids for event in stores)
+    assert all(truth[block_hash] == payload for event in stores for block_hash, payload in payloads(event))
+
+
+def logged(folder: Path) -> list[Event]:
+    """What rank 0 wrote down."""
+    with (folder / "rank-0.jsonl").open() as lines:
+        return [event_from_json(event) for line in lines for event in json.loads(line)["events"]]
 
 
 @pytest.mark.slow
