@@ -94,8 +94,9 @@ def resume(node: BrokerNode, stored: Stored, config: BrokerConfig, now_ns: int, 
     assert recorder is not None
     if not (stored.parts or stored.turns or stored.views):
         return "new"
-    # A clock that went back says nothing; then no time has passed.
-    recorder.delta_ns = stored.now_ns + max(0, wall_ns - stored.wall_ns) - now_ns
+    if stored.parts or stored.turns:
+        # A clock that went back says nothing; then no time has passed. Without either nothing is dated yet.
+        recorder.delta_ns = stored.now_ns + max(0, wall_ns - stored.wall_ns) - now_ns
     views = {view.name: view for view in stored.views}
     for output in node.outputs:
         if output.view.name in views:
