@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from kvbus.endpoints import Endpoint, parse_ranks
 from kvbus.errors import ConfigError, Problem
-from kvbus.views.config import ViewConfig
+from kvbus.views.config import DEFAULT_PUB, DEFAULT_REPLAY, ViewConfig
 
 __all__ = [
     "BrokerConfig",
@@ -248,6 +248,30 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     journal_reset: bool = False
     journal_age_s: float = 3600.0
 
+    @classmethod
+    def of(
+        cls,
+        *workers: str,
+        pub: str = DEFAULT_PUB,
+        replay: str | None = DEFAULT_REPLAY,
+        topic: str = "",
+        **options: Any,
+    ) -> BrokerConfig:
+        """Return what `kvbus broker --worker … --pub … --replay … --topic …` runs: one view of everything.
+
+        Args:
+            workers: Each as typed behind `--worker`, see `parse_worker`.
+            pub: Where it publishes.
+            replay: Where it answers replay requests; `None` = nowhere.
+            topic: Of every message.
+            options: Other fields.
+
+        Raises:
+            ConfigError: A worker cannot be read; the rest is checked by `validate`.
+        """
+        view = ViewConfig(endpoint=pub, replay_endpoint=replay, topic=topic)
+        return cls(workers=tuple(map(parse_worker, workers)), views=(view,), **options)
+
     def policy(self, group: str) -> GroupPolicy:
         """Return what holds for a worker group.
 
@@ -302,6 +326,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             yield from worker.problems("--worker")
         yield from _repeated("--worker", "worker id", [worker.worker_id for worker in self.workers])
         yield from _repeated("--worker", "endpoint", list(self._worker_urls()))
+        own_urls = {text.removeprefix("bind:") for text in self._bound_urls()}
+        for url in dict.fromkeys(self._worker_urls()):
+            if url in own_urls:
+                yield Problem("--worker", url, "the broker itself is there")
         if self.ingest is not None:
             yield from self.ingest.problems()
         yield from self._group_problems()

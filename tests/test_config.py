@@ -39,6 +39,29 @@ def test_a_worker_as_typed(text, worker):
     assert worker == parse_worker(text)
 
 
+def test_a_broker_of_text_is_the_one_that_the_command_line_makes():
+    config = BrokerConfig.of(
+        "a=tcp://h:1,replay=tcp://h:2", "tcp://h:3", pub="tcp://127.0.0.1:0", replay=None, topic="kv", age_s=5.0
+    )
+    config.validate()
+    assert [
+        WorkerConfig(worker_id="a", endpoint="tcp://h:1", replay_endpoint="tcp://h:2"),
+        WorkerConfig(worker_id="tcp://h:3", endpoint="tcp://h:3"),
+    ] == list(config.workers)
+    assert (ViewConfig(endpoint="tcp://127.0.0.1:0", replay_endpoint=None, topic="kv"),) == config.views
+    assert 5.0 == config.age_s
+    with pytest.raises(ConfigError, match="70000"):
+        BrokerConfig.of("tcp://h:70000")
+
+
+@pytest.mark.parametrize("worker", ["tcp://127.0.0.1:5600", "a=tcp://127.0.0.1:9,replay=tcp://127.0.0.1:5700"])
+def test_a_broker_does_not_listen_to_itself(worker):
+    """It would publish what it has published for ever."""
+    assert ["the broker itself is there"] == [
+        text.split(": ", 1)[1].split(" (")[0] for text in problems(BrokerConfig.of(worker))
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -46,7 +46,10 @@ class Broker:
 
         Raises:
             ConfigError: With every problem found.
+            UsageError: It is no `BrokerConfig`.
         """
+        if not isinstance(config, BrokerConfig):
+            raise UsageError(f"a broker takes a BrokerConfig, as BrokerConfig.of makes it, not {type(config).__name__}")
         config.validate()
         self.config = config
         self._tell = tell or _ignore

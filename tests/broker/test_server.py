@@ -296,3 +296,8 @@ class TestReload:
         with real_broker(zmq_context, workers=1) as (broker, workers, _):
             broker.reload(self.config(broker, workers[0].url, on_loss="ignore"))
             assert "ignore" == broker.config.on_loss
+
+
+def test_what_is_no_configuration_is_refused_with_where_to_get_one():
+    with pytest.raises(UsageError, match=r"BrokerConfig\.of"):
+        Broker({"worker": "tcp://127.0.0.1:5557"})

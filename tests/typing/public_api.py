@@ -103,6 +103,7 @@ def broker() -> None:
     )
     with Broker(config) as running:
         assert_type(running.endpoints, dict[str, str])
+    assert_type(BrokerConfig.of("a=tcp://127.0.0.1:5557", pub="tcp://127.0.0.1:0", topic="kv"), BrokerConfig)
     BrokerConfig(wokers=())  # type: ignore[call-arg]
     config.age_s = 1.0  # type: ignore[misc]
 
