@@ -25,6 +25,17 @@ def test_each_setting_says_why_and_none_stands_twice(name: str) -> None:
     assert set(profile.filters) <= set(FILTER_OPTIONS)
 
 
+def test_numbers_go_back_only_for_who_takes_that_for_a_restart_or_asks_for_0() -> None:
+    """SMG's relay, away for a moment, takes new numbers above its own for the same stream, and keeps what is gone."""
+    from_clock = {name for name, each in PROFILES.items() if each.options.get("numbers_from") == "clock"}
+    assert {"dynamo", "smg"} == from_clock
+
+
+def test_vllm_router_gets_the_empty_topic() -> None:
+    """It hears nothing else."""
+    assert "" == PROFILES["vllm-router"].options["topic"]
+
+
 def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
     """At start-up, naming the field."""
     with pytest.raises(ConfigError, match=r"--profile: must be one of vllm, dynamo, llm-d, vllm-router, smg, aibrix"):
