@@ -223,6 +223,8 @@ def test_lines_without_a_topic_have_an_empty_one() -> None:
         (["tcp://127.0.0.1:0", "--topic", "x" * 5000], "--topic"),
         (["tcp://127.0.0.1:0", "--topic", "t", "--data-parallel-rank", "-1"], "--data-parallel-rank"),
         (["tcp://127.0.0.1:65535", "--topic", "t", "--data-parallel-rank", "1"], "ENDPOINT"),
+        (["tcp://127.0.0.1:0", "--data-parallel-rank", "-1"], "--data-parallel-rank"),
+        (["tcp://127.0.0.1:65535", "--data-parallel-rank", "1"], "ENDPOINT"),
         (["bind:tcp://192.0.2.1:0", "--topic", "t"], "ENDPOINT"),
         (["tcp://127.0.0.1:1", "--topic", "t", "--replay", "tcp://127.0.0.1:1"], "--replay"),
     ],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, cast
 
 import typer
 
-from kvbus.endpoints import Endpoint
+from kvbus.endpoints import PORT_MAX, Endpoint
 from kvbus.errors import ConfigError, KvbusError, Problem
 from kvbus_cli.reporting import complain, reporting
 
@@ -74,7 +74,7 @@ def publish(
     be read ends it with exit code 2, after everything before it has been published. Ctrl-C and SIGTERM end it with 0.
     """
     with reporting():
-        _check(endpoint, replay, encoding, events_per_batch, subscribers, wait, stay)
+        _check(endpoint, replay, data_parallel_rank, encoding, events_per_batch, subscribers, wait, stay)
         from kvbus_cli.event_input import EventInput
         from kvbus_cli.signals import StopSignal
 
@@ -245,6 +245,7 @@ def _pause(seconds: float) -> bool:
 def _check(
     endpoint: str,
     replay: str | None,
+    data_parallel_rank: int | None,
     encoding: str,
     events_per_batch: int | None,
     subscribers: int,
@@ -257,10 +258,14 @@ def _check(
         ConfigError: With everything that is wrong.
     """
     problems: list[Problem] = []
+    rank = data_parallel_rank or 0
+    if not 0 <= rank <= PORT_MAX:
+        problems.append(Problem("--data-parallel-rank", str(rank), f"a rank is 0 to {PORT_MAX}"))
+        rank = 0
     for text, field in ((endpoint, "ENDPOINT"), (replay, "--replay")):
         try:
-            if text is not None:
-                Endpoint.parse(text, field)
+            if text is not None and (where := Endpoint.parse(text, field)).binds(default=True):
+                where.for_rank(rank)
         except ConfigError as error:
             problems += error.problems
     if encoding not in ("map", "array"):
