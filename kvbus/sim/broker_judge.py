@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from kvbus.broker.node import BrokerNode
 from kvbus.broker.notices import Notice
+from kvbus.broker.status import WorkerStatus
 from kvbus.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, Event
 from kvbus.sim.plan import Plan
 from kvbus.sim.truth import Belief, Block, Sieve
@@ -27,6 +28,8 @@ class BrokerJudge:
         logs: What each view has sent.
         counts: What the broker has told.
         beliefs: What a reader of view 0, which filters nothing, believes, by group.
+        losses: Losses and restarts that the broker has told of in this life, as text.
+        blind: Groups and ranks in which a worker has restarted in this life of the broker so that nobody could notice.
     """
 
     def __init__(self, plan: Plan, workers: list[WorkerProcess]) -> None:
@@ -39,6 +42,7 @@ class BrokerJudge:
         self.logs = [ViewLog() for _ in plan.broker.views]
         self.counts: Counter[str] = Counter()
         self.beliefs: dict[str, Belief] = {}
+        self.losses: list[str] = []
         self._plan = plan
         self._workers = workers
         self._publishers: dict[GroupKey, dict[str, WorkerProcess]] = {}
@@ -63,7 +67,11 @@ class BrokerJudge:
         self._quorums: dict[GroupKey, list[str]] = {}
         self._heard: dict[tuple[int, bytes, int | None], tuple[int, int]] = {}
         self.blind: set[GroupKey] = set()
-        self.dirty: set[str] = set()
+        self.losses = []
+        self._dirty: set[GroupKey] = set()
+        self._life_at_start = {worker.name: worker.truth.life for worker in self._workers}
+        self._lost: dict[tuple[str, int | None], list[tuple[int, int]]] = {}
+        self._restarted: set[str] = set()
 
     def note_said(self, events: Iterable[Event]) -> None:
         """Note which blocks have been heard of.
@@ -137,19 +145,32 @@ class BrokerJudge:
             view_index: Of which view.
             identity: Whom it goes to.
             frames: One reply.
+
+        Raises:
+            ViolationError: It leaves something out, or says what was never sent.
         """
-        self.logs[view_index].note_reply(identity, frames)
+        self.logs[view_index].note_reply(identity, frames, self._node.outputs[view_index].oldest_seq)
 
     def note_notice(self, notice: Notice) -> None:
         """Count what the broker tells.
 
         Args:
             notice: A line for its log.
+
+        Raises:
+            ViolationError: It declares lost what its worker would have sent.
         """
         name = notice.name
         if name in {"batches_lost", "worker_restarted"}:
             name = f"{name}: {notice.fields['reason']}"
-            self.dirty.add(str(notice.fields["worker"])[0])
+            self._require_cause(notice)
+            self.losses.append(f"{notice.fields['worker']}.{notice.fields.get('rank')} {name}")
+            self._dirty |= {key for key, workers in self._publishers.items() if notice.fields["worker"] in workers}
+            if notice.name == "batches_lost":
+                spans = self._lost.setdefault((notice.fields["worker"], notice.fields["rank"]), [])
+                spans.append((notice.fields["start_seq"], notice.fields["stop_seq"]))
+            else:
+                self._restarted.add(notice.fields["worker"])
         self.counts[name] += 1
 
     def judge_turn(self) -> None:
@@ -177,10 +198,17 @@ class BrokerJudge:
             require(
                 worker.received <= said, "no batch is counted twice", f"{worker.worker_id}: {worker.received} of {said}"
             )
+            self._judge_tiling(worker)
         for group in status.groups:
             require(
                 group.pending_events <= self._plan.broker.pending_events_max, "pending votes are bounded", str(group)
             )
+        for output, log in zip(self._node.outputs, self.logs, strict=True):
+            counted, sent = (
+                (output.replay.counts.batches, output.replay.counts.ends),
+                (log.replies_count, log.ends_count),
+            )
+            require(counted == sent, "replies add up", f"{counted} counted, {sent} sent by view {output.view.name}")
         for view, log in zip(status.views, self.logs, strict=True):
             gone = view.sent + view.filtered + view.suppressed + view.dropped
             require(view.released == gone, "events of a view add up", str(view))
@@ -246,6 +274,30 @@ class BrokerJudge:
                 require(held == announced, "what all workers hold is announced", f"{announced} of {held}: {block}")
         return count
 
+    def judge_clean(self) -> int:
+        """Judge groups of which nothing was ever lost: what is announced is exactly what all hold, as often as they hold it.
+
+        Returns:
+            How many blocks were compared.
+
+        Raises:
+            ViolationError: Something is missing, or announced too often.
+        """
+        status = self._node.status({})
+        given_up = {worker.worker_id for worker in status.workers if worker.given_up}
+        served = {(each.group, each.data_parallel_rank) for each in status.groups}
+        count = 0
+        for key, workers in self._publishers.items():
+            is_whole = all(worker.is_whole for worker in workers.values())
+            if key in self._dirty | self.blind or key not in served or not is_whole or given_up & workers.keys():
+                continue
+            announced = {b: n for b, n in self.beliefs[key[0]].copies.items() if b.data_parallel_rank == key[1]}
+            for name, worker in workers.items():
+                is_exact = announced == worker.truth.content.copies
+                require(is_exact, "without a loss, what is announced is what all hold", f"{name} holds something else")
+            count += len(announced)
+        return count
+
     def hashes_said(self) -> set[BlockHash]:
         """Return every hash that any worker has ever said."""
         return set(self._hashes_said)
@@ -277,6 +329,40 @@ class BrokerJudge:
                     "nothing is released that the quorum did not say",
                     f"{released} times, said {said} times by {worker_id}: {event.block_hashes} in {event.medium}",
                 )
+
+    def _judge_tiling(self, status: WorkerStatus) -> None:
+        """Every number below a stream's position was counted or declared lost; of workers that stayed in one life.
+
+        But for number 0: a replay that begins at 1 is taken for that of a stream whose first number is 1 (S2).
+        """
+        if status.worker_id in self._restarted:
+            return
+        expected = in_doubt = 0
+        for stream in status.streams:
+            worker = self._publishers[status.group, stream.data_parallel_rank][status.worker_id]
+            if worker.truth.life != self._life_at_start[worker.name] or stream.position is None:
+                return
+            spans = self._lost.get((status.worker_id, stream.data_parallel_rank), ())
+            for seq, count in worker.truth.events_of.items():
+                if seq < stream.position and not any(start <= seq < stop for start, stop in spans):
+                    expected += count
+                    in_doubt += count if seq == 0 else 0
+        is_tiled = expected - in_doubt <= status.received <= expected
+        require(
+            is_tiled, "every jump is a declared loss", f"{status.worker_id}: {status.received} instead of {expected}"
+        )
+
+    def _require_cause(self, notice: Notice) -> None:
+        """What a worker still keeps and would send is not lost for want of it."""
+        fields = notice.fields
+        if notice.name != "batches_lost" or fields["reason"] not in {"absent", "evicted"}:
+            return
+        for key, workers in self._publishers.items():
+            worker = workers.get(fields["worker"])
+            if worker is not None and key[1] == fields["rank"] and worker.plan.replay == "fair" and worker.lives == 1:
+                kept = worker.ring.read(fields["start_seq"], 1, 1)
+                is_kept = bool(kept) and kept[0].seq < fields["stop_seq"]
+                require(not is_kept, "an answer leaves nothing out", f"{worker.name}: {fields}")
 
     def _worker_of(self, group: str, worker_id: str, topic: bytes, rank: int | None) -> WorkerProcess:
         publishers = self._publishers[group, rank]

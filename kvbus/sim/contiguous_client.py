@@ -2,8 +2,8 @@
 
 It asks for everything from 0 whenever its connection comes up, needs the topic in replies, takes batches only in order, and asks
 again from the first number missing. While it asks, live batches wait: an answer that is a snapshot has other batches under their
-numbers. An answer that begins above what was asked for is of no use to it: it then forgets all and is
-deaf for half a minute. So it does after three requests without an answer. A number that goes back is a restart.
+numbers. An answer that begins above what was asked for, or has a hole, is of no use to it: it then forgets
+all and is deaf for half a minute. So it does after three requests without an answer. A number that goes back is a restart.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ class ContiguousClient(ReaderProcess):
             self._close()
             self._tries = 0
             self._apply_held()
-            if self._held:
+            if self._held and self.position > self._start_seq:
+                self._request(self.position)
+            elif self._held:
                 self._go_deaf("the hole was not filled")
             return
         if message.topic is None:
@@ -121,6 +123,8 @@ class ContiguousClient(ReaderProcess):
         self._is_answered = True
         if message.seq == self.position:
             self._apply(message.payload)
+        elif message.seq > self.position:
+            self._go_deaf("an answer with a hole")
 
     def _apply_held(self) -> None:
         while (payload := self._held.pop(self.position, None)) is not None:

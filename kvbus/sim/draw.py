@@ -31,14 +31,17 @@ def draw_plan(seed: int) -> Plan:
     is_ingest = len(groups) == 1 and len(ranks) == 1 and rng.random() < 0.12
     counts = {group: rng.choice((1, 2, 2, 2, 3, 3)) for group in groups}
     engines = tuple(_draw_engine(rng, group, rank, counts[group]) for group in groups for rank in ranks)
-    replays: dict[str, ReplayKind] = {
-        f"{group}{number}": "none" if is_ingest else rng.choice(("none", "fair", "fair", "fair", "dump"))
-        for group in groups
-        for number in range(counts[group])
-    }
+    kinds: tuple[ReplayKind, ...] = ("none", "fair", "fair", "dump")
+    replays: dict[str, ReplayKind] = {}
+    for group in groups:
+        # Mostly an engine's ranks are alike; what one of them cannot repair is told for all.
+        common: ReplayKind | None = rng.choice((None, *kinds))
+        for number in range(counts[group]):
+            own: ReplayKind = rng.choice(kinds)
+            replays[f"{group}{number}"] = "none" if is_ingest else common or own
     workers = tuple(worker for engine in engines for worker in _draw_workers(rng, engine, replays, is_ingest))
     views = _draw_views(rng, groups)
-    safety_ns = rng.randrange(8, 20) * SECOND
+    safety_ns = rng.randrange(10, 24) * SECOND
     return Plan(
         seed=seed,
         broker=_draw_broker(rng, workers, views, ranks if len(ranks) > 1 else None, is_ingest),
@@ -51,10 +54,11 @@ def draw_plan(seed: int) -> Plan:
             spike_ns_max=rng.choice((50, 800)) * MS,
         ),
         faults=_draw_faults(rng),
-        broker_hwm=rng.choice((2, 6, 20, 1000)),
+        broker_hwm=rng.choice((2, 2, 6, 1000)),
         broker_share=rng.choice((1, 4, 256)),
         turn_ns=rng.choice((20_000, 200_000, 2 * MS)),
         safety_ns=safety_ns,
+        load_ns=safety_ns - rng.choice((0, 4 * SECOND)),
     )
 
 
@@ -143,7 +147,7 @@ def _draw_workers(
                 kept_batches=kept_batches,
                 encoding="array" if is_mixed and rng.random() < 0.5 else "map",
                 topic=worker_id.encode() if is_ingest else rng.choice((b"", b"kv@pod@model")),
-                hwm=rng.choice((2, 6, 20, 1000)),
+                hwm=rng.choice((2, 2, 6, 1000)),
                 skip_probability=skip,
                 garble_probability=garble,
                 serve_ns=rng.choice((0, 100, 700)) * MS,
@@ -177,8 +181,8 @@ def _draw_views(rng: random.Random, groups: list[str]) -> tuple[ViewConfig, ...]
             topic="{group}" if len(groups) > 1 and not index else rng.choice(("", "kv@bus@model")),
             filter=wanted,
             groups=(rng.choice(groups),) if len(groups) > 1 and index else (),
-            buffer_batches=rng.choice((5, 40, 10_000, 10_000)),
-            hwm=rng.choice((2, 6, 20, 1000)),
+            buffer_batches=rng.choice((5, 20, 80, 10_000)),
+            hwm=rng.choice((2, 4, 10, 1000)),
             old_replay_form=rng.random() < 0.15,
         )
         for index, wanted in enumerate(filters)
@@ -230,8 +234,8 @@ def _draw_subscriber(rng: random.Random, number: int, views: tuple[ViewConfig, .
         kind=kind,
         has_replay=kind == "contiguous" or rng.random() < 0.8,
         event_filter=event_filter,
-        hwm=rng.choice((2, 6, 20, 1000)),
-        joins_at_ns=rng.choice((0, 0, safety_ns // 2, safety_ns - SECOND)),
+        hwm=rng.choice((2, 4, 10, 1000)),
+        joins_at_ns=rng.choice((0, safety_ns // 4, safety_ns // 2, safety_ns - SECOND)),
     )
 
 
@@ -253,4 +257,6 @@ def _draw_faults(rng: random.Random) -> FaultPlan:
         "mute": 0.15,
         "pause_probability": 0.05,
     }
-    return FaultPlan(**{name: _sometimes(rng, bound) for name, bound in most.items()})
+    drawn = {name: _sometimes(rng, bound) for name, bound in most.items()}
+    # These two strike once at most, so that it must be certain in half of the seeds.
+    return FaultPlan(**drawn, unseen_restart=rng.choice((0.0, 1.0)), tail_stall=rng.choice((0.0, 1.0)))

@@ -13,7 +13,10 @@ from kvbus.sim.subscriber_process import ReaderProcess
 from kvbus.sim.worker_process import WorkerProcess
 from kvbus.sim.workload import EngineHost
 
-__all__ = ["Injector"]
+__all__ = ["ONCE", "Injector"]
+
+ONCE = frozenset({"pause_probability", "tail_stall", "unseen_restart"})
+"""Figures of a plan that are no rates."""
 
 
 class Injector:
@@ -29,6 +32,7 @@ class Injector:
         plan: FaultPlan,
         *,
         stop_ns: int,
+        tail_ns: int,
         broker: BrokerProcess,
         engines: dict[EngineHost, list[WorkerProcess]],
         readers: list[ReaderProcess],
@@ -40,6 +44,7 @@ class Injector:
             stage: Time, the network, and what strikes when and whom.
             plan: How often.
             stop_ns: When all is over and everything runs again.
+            tail_ns: When the load ends.
             broker: To be broken.
             engines: To be broken, with the publishers of each.
             readers: To be broken.
@@ -56,8 +61,14 @@ class Injector:
         self._tell = tell
         for name in plan.__struct_fields__:
             rate = getattr(plan, name)
-            if rate and name != "pause_probability":
+            if rate and name not in ONCE:
                 self._plan_next(name, rate)
+        length_ns = tail_ns - self._clock.now_ns
+        if self._rng.random() < plan.unseen_restart:
+            self._clock.after(self._rng.randrange(length_ns // 8, length_ns // 3), lambda: self._once("unseen_restart"))
+        if self._rng.random() < plan.tail_stall:
+            self._tail_end_ns = min(stop_ns, tail_ns + SECOND)
+            self._clock.at(tail_ns - self._rng.randrange(2 * SECOND), lambda: self._once("tail_stall"))
 
     def _plan_next(self, name: str, rate: float) -> None:
         """Draw when a kind of fault strikes next."""
@@ -66,9 +77,13 @@ class Injector:
             self._clock.at(when_ns, lambda: self._strike(name, rate))
 
     def _strike(self, name: str, rate: float) -> None:
+        self._once(name)
+        self._plan_next(name, rate)
+
+    def _once(self, name: str) -> None:
+        """Let a fault strike, if there is somebody whom it can strike."""
         if getattr(self, f"_{name}")():
             self.counts[name] += 1
-        self._plan_next(name, rate)
 
     def _end_ns(self, least_ms: int, most_ms: int) -> int:
         """Draw when a fault ends; at the latest when all is over."""
@@ -134,6 +149,56 @@ class Injector:
         for worker in self._engines[host]:
             worker.is_whole = True
         host.start()
+
+    def _unseen_restart(self) -> bool:
+        """Restart somebody out of sight of those who read it, and keep it so until the new life has overtaken the old one."""
+        if self._rng.random() < 0.3:
+            return self._broker.is_running and self._hide_broker()
+        host, workers = self._rng.choice(list(self._engines.items()))
+        if not host.is_running or not all(worker.is_running for worker in workers):
+            return False
+        if self._rng.random() < 0.3:
+            workers = [self._rng.choice(workers)]
+            workers[0].is_whole = False
+        else:
+            host.stop()
+            self._clock.after(300 * MS, lambda: self._revive(host))
+        for worker in workers:
+            old_seq = worker.truth.next_seq
+            self._hide(worker.plan.endpoint, lambda worker=worker, old_seq=old_seq: worker.truth.next_seq > old_seq)  # type: ignore[misc]
+            self._restart(worker, self._end_ns(100, 200))
+        return True
+
+    def _hide_broker(self) -> bool:
+        """Restart the broker out of sight of its readers."""
+        outputs = self._broker.node.outputs
+        old_seqs = [output.view.next_seq for output in outputs]
+        for index, view in enumerate(self._broker.node.views):
+            old_seq = old_seqs[index]
+            self._hide(view.endpoint, lambda index=index, old_seq=old_seq: self._has_overtaken(index, old_seq))  # type: ignore[misc]
+        self._restart(self._broker, self._end_ns(50, 200))
+        return True
+
+    def _has_overtaken(self, view_index: int, old_seq: int) -> bool:
+        return self._broker.is_running and self._broker.node.outputs[view_index].view.next_seq > old_seq
+
+    def _hide(self, name: str, is_over: Callable[[], bool]) -> None:
+        """Keep an endpoint out of reach until something has happened, or all is over."""
+        for connection in [each for each in self._network.connections if each.connector.name == name]:
+            self._network.sever(connection)
+        self._keep_hidden(name, is_over)
+
+    def _keep_hidden(self, name: str, is_over: Callable[[], bool]) -> None:
+        now_ns = self._clock.now_ns
+        if now_ns < self._stop_ns and not is_over():
+            self._network.block(name, now_ns + 100 * MS)
+            self._clock.after(50 * MS, lambda: self._keep_hidden(name, is_over))
+
+    def _tail_stall(self) -> bool:
+        """Let the broker miss what engines say last, where high-water marks are low."""
+        self._tell("broker stands still to the end of the load")
+        self._broker.stand_still(self._tail_end_ns)
+        return self._broker.is_running
 
     def _worker_stall(self) -> bool:
         workers = [worker for workers in self._engines.values() for worker in workers]

@@ -112,6 +112,9 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
         hold_back: A connection delivers nothing for a while, and then everything.
         worker_crash: A publisher dies alone and comes back empty.
         engine_crash: An engine dies with all its publishers.
+        unseen_restart: Probability that early on an engine, a publisher or the broker restarts, and that whoever reads it cannot
+            reach it before the new life has counted past the old one.
+        tail_stall: Probability that the broker stands still while engines say their last words.
         worker_stall: A publisher stands still.
         broker_crash: The broker dies and comes back empty.
         broker_stall: The broker stands still.
@@ -126,6 +129,8 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
     hold_back: float = 0.0
     worker_crash: float = 0.0
     engine_crash: float = 0.0
+    unseen_restart: float = 0.0
+    tail_stall: float = 0.0
     worker_stall: float = 0.0
     broker_crash: float = 0.0
     broker_stall: float = 0.0
@@ -150,6 +155,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         broker_share: Messages that the broker takes from one socket in a turn.
         turn_ns: Length of a turn of any process.
         safety_ns: Length of the first phase.
+        load_ns: How long engines are asked something in it.
     """
 
     seed: int
@@ -163,3 +169,4 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     broker_share: int
     turn_ns: int
     safety_ns: int
+    load_ns: int

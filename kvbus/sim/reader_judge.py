@@ -7,6 +7,7 @@ less than the view has said, never in more, and of a data-parallel rank whose cl
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from kvbus.events import AllBlocksCleared, Event, EventBatch
 from kvbus.sim.truth import Belief, Block, Sieve
@@ -46,7 +47,9 @@ class SubscriberJudge:
         counts: What it was told.
     """
 
-    def __init__(self, name: str, log: ViewLog, wanted: EventFilter, has_replay: bool) -> None:
+    def __init__(
+        self, name: str, log: ViewLog, wanted: EventFilter, *, has_replay: bool, kept_from: Callable[[], int | None]
+    ) -> None:
         """Prepare; `begin` starts the first life.
 
         Args:
@@ -54,12 +57,14 @@ class SubscriberJudge:
             log: What the view has sent.
             wanted: The subscriber's own filter.
             has_replay: Whether it can ask.
+            kept_from: Returns the oldest number that the view can still be asked for; `None` = nobody is there to answer.
         """
         self.name = name
         self.counts: Counter[str] = Counter()
         self._log = log
         self._wanted = wanted
         self._has_replay = has_replay
+        self._kept_from = kept_from
         self._filtered: dict[int, _Filtered] = {}
         self._epoch = 0
         self._fold: FoldAt | None = None
@@ -91,6 +96,7 @@ class SubscriberJudge:
             require(item.start_seq >= self._position, "gaps begin where the reader stands", self._where(item.start_seq))
             if not self._is_unbound and not self._is_in_snapshot and not self._is_joining:
                 self._require_nothing_between(self._shown(self._epoch), item.start_seq)
+            self._require_cause(item)
             is_unbound = self._is_unbound
             self._is_joining = False
             self._forget(is_partial=True)
@@ -133,8 +139,8 @@ class SubscriberJudge:
         if self._is_joining:
             self._is_joining, self._position = False, seq
         require(seq >= self._position, "no number comes twice or out of order", self._where(seq))
-        epoch = self._epoch_of(item)
-        if epoch is None:
+        epochs = self._epochs_of(item)
+        if not epochs:
             require(
                 any(self._is_same(item, events) for events in self._rewritten(seq)),
                 "a reader gets what was sent",
@@ -146,9 +152,11 @@ class SubscriberJudge:
             self.belief.hear(item.batch.events, item.batch.data_parallel_rank)
             self._learn_clears(item.batch.events, item.batch.data_parallel_rank)
             return
+        epoch = epochs[0]
         if epoch != self._epoch:
             self._change_epoch(epoch, seq)
-        self._is_unbound = False
+        # Two lives may have said the same so far.
+        self._is_unbound = self._is_unbound and len(epochs) > 1
         batches = self._shown(epoch)
         if not self._is_in_snapshot:
             self._is_in_snapshot = self._has_fill_between(seq)
@@ -171,14 +179,30 @@ class SubscriberJudge:
         skipped = [number for number in range(self._position, min(seq, len(batches))) if batches[number].events]
         require(not skipped, "every jump is declared", f"{self._where(seq)}, without {skipped[:5]}")
 
-    def _epoch_of(self, item: Received) -> int | None:
-        """Return the epoch whose batch this is; the one it was in if that is possible."""
-        epoch: int
-        for epoch in (self._epoch, *range(self._epoch + 1, len(self._log.epochs))):
+    def _require_cause(self, gap: Gap) -> None:
+        """What a view still keeps and would send is not lost for want of it."""
+        kept_from = self._kept_from()
+        is_bound = not self._is_unbound and self._epoch == len(self._log.epochs) - 1
+        if gap.reason in {"absent", "evicted"} and is_bound and kept_from is not None:
+            kept = f"{gap.start_seq} to {gap.stop_seq - 1} are {gap.reason}, kept from {kept_from}"
+            require(gap.stop_seq <= kept_from, "an answer leaves nothing out", f"{self.name}: {kept}")
+
+    def _epochs_of(self, item: Received) -> list[int]:
+        """Return the epochs whose batch this can be, the one that it was in first."""
+        found = []
+        for epoch in range(self._epoch, len(self._log.epochs)):
             batches = self._shown(epoch)
             if item.seq < len(batches) and self._is_same(item, batches[item.seq].events):
-                return epoch
-        return None
+                found.append(epoch)
+        if self._is_unbound and len(found) > 1:
+            # Several lives have begun in the same way. It is in one in which it has missed nothing, if there is such a one.
+            whole = [each for each in found if not self._has_missed(self._shown(each), item.seq)]
+            return whole or found
+        return found
+
+    def _has_missed(self, batches: list[SentBatch], seq: int) -> bool:
+        """Tell whether there was something for it between its position and a number."""
+        return any(batches[number].events for number in range(self._position, min(seq, len(batches))))
 
     def _change_epoch(self, epoch: int, seq: int) -> None:
         """Follow it into another life of the broker, of which it must have been told."""
@@ -252,16 +276,20 @@ class ContiguousJudge:
         counts: What it went through.
     """
 
-    def __init__(self, name: str, log: ViewLog) -> None:
+    def __init__(self, name: str, log: ViewLog, kept_from: Callable[[], int | None]) -> None:
         """Prepare.
 
         Args:
             name: For messages.
             log: What the view has sent.
+            kept_from: As in `SubscriberJudge`.
         """
         self.name = name
         self.counts: Counter[str] = Counter()
         self._log = log
+        self._kept_from = kept_from
+        self._is_lost = True
+        self._epoch = self._position = 0
         self.forget("began")
 
     def forget(self, reason: str) -> None:
@@ -269,7 +297,14 @@ class ContiguousJudge:
 
         Args:
             reason: Why.
+
+        Raises:
+            ViolationError: A hole was not filled though the view keeps what is in it.
         """
+        kept_from = self._kept_from()
+        is_bound = not self._is_lost and self._epoch == len(self._log.epochs) - 1
+        if reason in {"an answer with a hole", "the hole was not filled"} and is_bound and kept_from is not None:
+            require(self._position < kept_from, "an answer leaves nothing out", f"{self.name} at {self._position}")
         self.counts[reason] += 1
         self.belief = Belief()
         self._position = 0

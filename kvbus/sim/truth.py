@@ -143,6 +143,7 @@ class PublisherTruth:
         said: How often it has said each event, in all lives.
         said_count: Events said, in all lives.
         life_of: Its life by payload; no two payloads of a run are equal.
+        events_of: How many events it has put under each number of its present life.
         next_seq: Number of its next batch.
         sent_stop: The number after the last batch that was really sent; one that was skipped leaves no trace.
         life: Its present life.
@@ -154,6 +155,7 @@ class PublisherTruth:
         self.said: Counter[bytes] = Counter()
         self.said_count = 0
         self.life_of: dict[bytes, int] = {}
+        self.events_of: dict[int, int] = {}
         self.next_seq = 0
         self.sent_stop = 0
         self.life = 0
@@ -165,16 +167,24 @@ class PublisherTruth:
             first_seq: Number of its first batch.
         """
         self.content = Belief()
+        self.events_of = {}
         self.next_seq = self.sent_stop = first_seq
         self.life += 1
 
-    def say(self, events: list[Event], rank: int | None) -> None:
+    def say(self, events: list[Event], rank: int | None) -> int:
         """Note what has happened to its blocks, whether or not anybody can hear it.
 
         Args:
             events: In order.
             rank: Data-parallel rank.
+
+        Returns:
+            The number for their batch.
         """
         self.content.hear(events, rank)
         self.said.update(event.identity() for event in events)
         self.said_count += len(events)
+        seq = self.next_seq
+        self.next_seq += 1
+        self.events_of[seq] = len(events)
+        return seq

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvbus.events import Event
+from kvbus.events import AllBlocksCleared, BlockHash, BlockStored, Event
 from kvbus.sim.truth import Belief
 from kvbus.sim.violation import require
 from kvbus.wire.codec import decode_batch
@@ -34,16 +34,21 @@ class ViewLog:
         epochs: By epoch, batches by number. An epoch is a life of the broker in which the view's numbers begin at 0.
         rewritten: By number, the payloads other than the published one that answers have carried: those of snapshots.
         snapshots_count: Answers that carried such.
+        replies_count: Batches in answers of this life of the broker.
+        ends_count: End marks in them.
     """
 
     def __init__(self) -> None:
         """Begin before the first life."""
         self.epochs: list[list[SentBatch]] = []
         self.rewritten: dict[int, list[bytes]] = {}
-        self.snapshots_count = 0
-        # First and last number of each answer that was a snapshot; the last one is still open-ended while it is being sent.
+        self.snapshots_count = self.replies_count = self.ends_count = 0
+        # First and last number of each snapshot; one that is being sent has no end yet.
         self._spans: list[list[int]] = []
         self._open: dict[bytes, list[int]] = {}
+        self._answered: dict[bytes, int] = {}
+        self._said: dict[bytes, list[SentBatch]] = {}
+        self._following: dict[bytes, list[SentBatch]] = {}
 
     @property
     def current(self) -> list[SentBatch]:
@@ -53,8 +58,12 @@ class ViewLog:
     def begin_epoch(self) -> None:
         """Begin a life of the broker."""
         self.epochs.append([])
+        self.replies_count = self.ends_count = 0
         self._spans = []
         self._open = {}
+        self._answered = {}
+        self._said = {}
+        self._following = {}
 
     def note_live(self, frames: list[bytes]) -> SentBatch:
         """Note what is published.
@@ -71,30 +80,45 @@ class ViewLog:
         self.current.append(sent)
         return sent
 
-    def note_reply(self, identity: bytes, frames: list[bytes]) -> None:
+    def note_reply(self, identity: bytes, frames: list[bytes], kept_from: int) -> None:
         """Note what an answer carries.
 
         Args:
             identity: Whom it goes to.
             frames: One reply, without identity.
+            kept_from: Oldest number that the view keeps now.
 
         Raises:
-            ViolationError: It carries a number that was not used yet.
+            ViolationError: It carries a number that was not used yet, leaves one out that is kept, or is a snapshot in which a
+                clear is not first or a block comes before its parent.
         """
         message = read_replay_reply(frames)
         span = self._open.get(identity)
         if isinstance(message, ReplayEnd):
             self._open.pop(identity, None)
+            self._answered.pop(identity, None)
+            self.ends_count += 1
+            self._following.pop(identity, None)
+            _require_order(self._said.pop(identity, []))
             return
+        self.replies_count += 1
+        wanted = max(self._answered.get(identity, message.seq), min(kept_from, message.seq))
+        require(message.seq == wanted, "an answer leaves nothing out", f"{message.seq} instead of {wanted}")
+        self._answered[identity] = message.seq + 1
         require(message.seq < len(self.current), "an answer carries no number that was not used", str(message.seq))
-        if self.current[message.seq].payload != message.payload:
+        is_rewritten = self.current[message.seq].payload != message.payload
+        if is_rewritten:
             self.rewritten.setdefault(message.seq, []).append(message.payload)
             if span is None:
                 self.snapshots_count += 1
                 span = self._open[identity] = [message.seq, message.seq]
                 self._spans.append(span)
         if span is not None:
-            span[1] = message.seq
+            # What was published as it is may stand between batches of the snapshot, and follows them.
+            self._following.setdefault(identity, []).append(_read(message.payload))
+            if is_rewritten:
+                span[1] = message.seq
+                self._said.setdefault(identity, []).extend(self._following.pop(identity))
 
     def is_inside_snapshot(self, seq: int) -> bool:
         """Tell whether a batch lies in an answer that was a snapshot and is not its last one.
@@ -138,6 +162,31 @@ class FoldAt:
             sent = self._batches[self.position]
             self.belief.hear(sent.events, sent.data_parallel_rank)
             self.position += 1
+
+
+def _require_order(batches: list[SentBatch]) -> None:
+    """In a snapshot a clear stands first, and parents before children, because routers drop what hangs in the air (V4)."""
+    cleared: set[int | None] = set()
+    for sent in batches:
+        if any(isinstance(event, AllBlocksCleared) for event in sent.events[:1]):
+            cleared.add(sent.data_parallel_rank)
+        is_cleared = not sent.events or sent.data_parallel_rank in cleared
+        require(is_cleared, "a snapshot begins with a clear", f"not for rank {sent.data_parallel_rank}")
+    stores = [
+        (sent.data_parallel_rank, event)
+        for sent in batches
+        for event in sent.events
+        if isinstance(event, BlockStored) and event.block_hashes
+    ]
+    first: dict[tuple[int | None, int | None, BlockHash], int] = {}
+    for index, (rank, event) in enumerate(stores):
+        for block_hash in event.block_hashes:
+            first.setdefault((rank, event.group_idx, block_hash), index)
+    for index, (rank, event) in enumerate(stores):
+        parent = event.parent_block_hash
+        if parent is not None and first[rank, event.group_idx, event.block_hashes[0]] == index:
+            is_behind = first.get((rank, event.group_idx, parent), index) <= index
+            require(is_behind, "parents before children", f"{event.block_hashes[0]!r} before its parent {parent!r}")
 
 
 def _read(payload: bytes) -> SentBatch:

@@ -104,9 +104,7 @@ class WorkerProcess(Process):
     def _publish(self, events: list[Event]) -> None:
         """Number and send one batch, or spoil it."""
         plan, rng, truth = self.plan, self._rng, self.truth
-        truth.say(events, plan.data_parallel_rank)
-        seq = truth.next_seq
-        truth.next_seq += 1
+        seq = truth.say(events, plan.data_parallel_rank)
         if self.may_fail and rng.random() < plan.skip_probability:
             self._network.counts["number skipped"] += 1
             return

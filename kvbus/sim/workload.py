@@ -1,7 +1,8 @@
 """One engine with its ranks, restarted as often as it dies: what happens to blocks, and which rank says it when.
 
 The engine is the offloading engine of `kvbus.offload`, with pools so small that it evicts all the time. It is asked things until
-the quiet phase begins, and once more near the end of the run, then about prompts that nobody has ever asked before.
+the quiet phase begins; then a little, so that everybody speaks once more; and near the end of the run about prompts that nobody
+has ever asked before.
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ class LoadTimes(msgspec.Struct, frozen=True):
 
     Attributes:
         stop_ns: End of the ordinary load.
+        wake_start_ns: Begin of a short load that makes everybody speak: what no probe can find out shows then.
+        wake_stop_ns: Its end.
         fresh_start_ns: Begin of the load at the end, with prompts never seen before.
         fresh_stop_ns: Its end.
     """
 
     stop_ns: int
+    wake_start_ns: int
+    wake_stop_ns: int
     fresh_start_ns: int
     fresh_stop_ns: int
 
@@ -106,14 +111,18 @@ class EngineHost:
             self.is_done = True
 
     def _requests(self, rng: random.Random) -> Iterator[TraceRequest]:
-        """Yield the ordinary load, then that of the end; arrivals count from the start of this life."""
+        """Yield all loads, one after the other; arrivals count from the start of this life."""
         times = self._times
         name = f"{self.plan.group}/{self.plan.data_parallel_rank}"
+        load = self.plan.load
+        # Steps enough that no rank can hold back what it has to say for all of them.
+        busy = msgspec.structs.replace(load, conversations_per_second=4.0)
         for scope, start_ns, stop_ns in (
             (name, self._start_ns, times.stop_ns),
+            (f"{name}/wake", max(times.wake_start_ns, self._start_ns), times.wake_stop_ns),
             (f"{name}/fresh", max(times.fresh_start_ns, self._start_ns), times.fresh_stop_ns),
         ):
-            for request in generate_requests(rng, self.plan.load):
+            for request in generate_requests(rng, busy if scope.endswith("wake") else load):
                 arrival_ns = start_ns + request.arrival_ns
                 if arrival_ns >= stop_ns:
                     break

@@ -27,15 +27,21 @@ from kvbus.sim.process import Stage
 from kvbus.sim.reader_judge import ContiguousJudge, SubscriberJudge
 from kvbus.sim.subscriber_process import ReaderProcess, SubscriberProcess
 from kvbus.sim.truth import Block
-from kvbus.sim.violation import ViolationError
+from kvbus.sim.violation import ViolationError, require
 from kvbus.sim.worker_process import WorkerProcess
 from kvbus.sim.workload import EngineHost, LoadTimes
 from kvbus.subscriber.items import Item, Received
 
 __all__ = ["Outcome", "World"]
 
-SETTLE_NS = 100 * SECOND
-"""Time to converge: the minute for which a worker is set aside after too many losses, the age of votes, and some."""
+SETTLE_NS = 80 * SECOND
+"""Time to converge: the minute for which a worker is set aside after too many losses, and some."""
+
+WAKE_NS = 6 * SECOND
+"""How long everybody is made to speak: what no probe can find out, such as a last number skipped, shows then."""
+
+RECOVER_NS = 75 * SECOND
+"""Time to get over what has shown then: a minute aside, once more."""
 
 LOAD_NS = 4 * SECOND
 """How long engines are asked fresh things at the end."""
@@ -44,6 +50,9 @@ REST_NS = 60 * SECOND
 """Time for that to arrive: the age of votes, twice."""
 
 ACCOUNTS_EVERY_TURNS = 16
+
+PENDING_ENOUGH = 10_000
+"""Pending votes that no load of ours ever has; below it, what is given up for lack of room is nobody's fault."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +91,7 @@ class World:
         self._traces = traces
         self._hash = blake2b(digest_size=16)
         self._turns = 0
+        self._compared: Counter[str] = Counter()
         self._rng = random.Random(f"world/{seed}")
         self._clock = Clock()
         self._start_ns = self._clock.now_ns
@@ -89,8 +99,10 @@ class World:
         self._network = Network(self._clock, self._derive("network"), plan.links)
         self._workers = [WorkerProcess(self._stage(f"worker/{index}"), each) for index, each in enumerate(plan.workers)]
         self._judge = BrokerJudge(plan, self._workers)
-        fresh_start_ns = self._stop_ns + SETTLE_NS
-        times = LoadTimes(self._stop_ns, fresh_start_ns, fresh_start_ns + LOAD_NS)
+        wake_ns = self._stop_ns + SETTLE_NS
+        fresh_ns = wake_ns + WAKE_NS + RECOVER_NS
+        load_stop_ns = self._start_ns + plan.load_ns
+        times = LoadTimes(load_stop_ns, wake_ns, wake_ns + WAKE_NS, fresh_ns, fresh_ns + LOAD_NS)
         self._engines = {
             self._host(each, index, times): self._ranks_of(each) for index, each in enumerate(plan.engines)
         }
@@ -139,6 +151,7 @@ class World:
             self._stage("faults"),
             plan.faults,
             stop_ns=self._stop_ns,
+            tail_ns=self._start_ns + plan.load_ns,
             broker=self._broker,
             engines=self._engines,
             readers=self._readers,
@@ -149,8 +162,11 @@ class World:
         self._advance(self._stop_ns + SETTLE_NS)
         self._judge.judge_streams(replayed_only=True)
         self._judge_readers({}, replayed_only=True)
-        known = self._blocks_known()
+        self._advance(clock.now_ns + WAKE_NS + RECOVER_NS)
+        known = self._judge.hashes_said()
+        told = self._told()
         self._advance(clock.now_ns + LOAD_NS + REST_NS)
+        require(told == self._told(), "after the faults nothing is lost", "; ".join(self._told()[len(told) :]))
         self._judge_rest(known)
 
     def _calm(self) -> None:
@@ -170,11 +186,15 @@ class World:
         judge.judge_accounts()
         judge.judge_streams(replayed_only=False)
         judge.judge_truth()
+        self._compared["blocks of groups without a loss"] = judge.judge_clean()
         fresh: dict[GroupKey, set[Block]] = {}
         for worker in self._workers:
             key = (worker.plan.group, worker.plan.data_parallel_rank)
             blocks = {block for block in worker.truth.content.copies if block.block_hash not in known}
             fresh.setdefault(key, set()).update(blocks)
+        prompt = {(each.group, each.data_parallel_rank) for each in self.plan.engines if self._is_prompt(each)}
+        announced = {key: blocks for key, blocks in fresh.items() if key in prompt}
+        self._compared["fresh blocks"] = judge.judge_fresh(announced)
         self._judge_readers(fresh, replayed_only=False)
 
     def _judge_readers(self, fresh: dict[GroupKey, set[Block]], *, replayed_only: bool) -> None:
@@ -185,13 +205,31 @@ class World:
         for client in self._contiguous_judges:
             client.judge_rest()
 
+    def _is_prompt(self, engine: EnginePlan) -> bool:
+        """Tell whether an engine's ranks say the same things soon enough for all to be agreed on within the broker's limits."""
+        broker, ranks = self.plan.broker, engine.ranks
+        held_ns = LOAD_NS if ranks.hold_probability else SECOND // 5
+        drift_ns = ranks.skew_ns + max((lag_ns for _, lag_ns in ranks.lags_ns), default=0) + held_ns
+        patience_s = min(broker.age_s, broker.clear_wait_s) if engine.options.clears_per_hour else broker.age_s
+        if engine.options.clears_per_hour and ranks.hold_probability:
+            return False  # between two loads there are clears only, and a rank may hold one back until the next
+        return ranks.count == 1 or (drift_ns < patience_s * SECOND and broker.pending_events_max >= PENDING_ENOUGH)
+
+    def _told(self) -> list[str]:
+        """Return all losses and restarts that anybody was told of, in this life of the broker."""
+        told = list(self._judge.losses)
+        for judge in self._subscriber_judges:
+            told += [
+                f"{judge.name} {word}"
+                for word, n in judge.counts.items()
+                if word[:3] in {"gap", "res"}
+                for _ in range(n)
+            ]
+        return told
+
     def _advance(self, until_ns: int) -> None:
         while self._clock.run_next(until_ns):
             pass
-
-    def _blocks_known(self) -> set[int | bytes]:
-        """Return every hash that any worker has ever said."""
-        return self._judge.hashes_said()
 
     def _derive(self, name: str) -> random.Random:
         """Make a source of chance of its own for a part, so that parts do not disturb each other's."""
@@ -249,9 +287,13 @@ class World:
     def _add_reader(self, plan: SubscriberPlan) -> None:
         """Add one reader and its judge."""
         view, log = self.plan.broker.views[plan.view_index], self._judge.logs[plan.view_index]
+
+        def kept_from() -> int | None:
+            return self._broker.node.outputs[plan.view_index].oldest_seq if self._broker.is_running else None
+
         if plan.kind == "node":
             subscriber = SubscriberProcess(self._stage(plan.name), plan, view)
-            judge = SubscriberJudge(plan.name, log, plan.event_filter, plan.has_replay)
+            judge = SubscriberJudge(plan.name, log, plan.event_filter, has_replay=plan.has_replay, kept_from=kept_from)
             subscriber.pause_probability = self.plan.faults.pause_probability
             subscriber.on_begin = judge.begin
             subscriber.on_item = lambda item: self._on_item(judge, item)
@@ -259,7 +301,7 @@ class World:
             self._readers.append(subscriber)
             return
         client = ContiguousClient(self._stage(plan.name), plan, view)
-        client_judge = ContiguousJudge(plan.name, log)
+        client_judge = ContiguousJudge(plan.name, log, kept_from)
         client.on_forget = client_judge.forget
         client.on_batch = lambda seq, batch: self._on_batch(client_judge, seq, batch)
         self._contiguous_judges.append(client_judge)
@@ -294,6 +336,7 @@ class World:
             ("fault", self._injector.counts),
             ("link", self._network.counts),
             ("broker", self._judge.counts),
+            ("compared", self._compared),
         ):
             counts.update({f"{name}: {word}": n for word, n in part.items()})
         readers = [judge.counts for judge in self._subscriber_judges]

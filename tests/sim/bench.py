@@ -53,6 +53,7 @@ def plan_of(workers: list[WorkerPlan], views: tuple[ViewConfig, ...] = (VIEW,), 
         "broker_share": 64,
         "turn_ns": MS,
         "safety_ns": SECOND,
+        "load_ns": SECOND,
     }
     return Plan(**(values | changes))
 

@@ -130,5 +130,18 @@ def test_a_restart_that_nobody_could_notice_is_forgiven() -> None:
 def test_notices_are_counted_by_reason() -> None:
     """For the coverage."""
     court = Court({"a0": [X], "a1": [X]})
-    court.judge.note_notice(Notice("warning", "batches_lost", {"worker": "a0", "reason": "evicted"}))
-    assert 1 == court.judge.counts["batches_lost: evicted"]
+    court.judge.note_notice(_lost("silent", 0, 1))
+    assert 1 == court.judge.counts["batches_lost: silent"]
+
+
+def test_what_a_worker_still_keeps_is_not_lost() -> None:
+    """Unless it was never published, or has been let go."""
+    court = Court({"a0": [X], "a1": [X]})
+    court.judge.note_notice(_lost("absent", 1, 3))
+    with pytest.raises(ViolationError, match="leaves nothing out"):
+        court.judge.note_notice(_lost("evicted", 0, 1))
+
+
+def _lost(reason: str, start_seq: int, stop_seq: int) -> Notice:
+    fields = {"worker": "a0", "rank": 0, "start_seq": start_seq, "stop_seq": stop_seq, "reason": reason}
+    return Notice("warning", "batches_lost", fields)

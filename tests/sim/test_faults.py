@@ -5,7 +5,7 @@ import random
 import pytest
 
 from kvbus.sim.clock import SECOND
-from kvbus.sim.faults import Injector
+from kvbus.sim.faults import ONCE, Injector
 from kvbus.sim.plan import EnginePlan, FaultPlan
 from kvbus.sim.process import Stage
 from kvbus.sim.subscriber_process import SubscriberProcess
@@ -13,7 +13,7 @@ from kvbus.sim.workload import EngineHost, LoadTimes
 from tests.sim.bench import Bench, subscriber_plan, worker_plan
 from tests.sim.test_workload import PLAN
 
-KINDS = [name for name in FaultPlan.__struct_fields__ if name != "pause_probability"]
+KINDS = [name for name in FaultPlan.__struct_fields__ if name not in ONCE]
 
 
 def run(plan: FaultPlan, seed: int = 1) -> tuple[Injector, list[str], Bench]:
@@ -23,7 +23,7 @@ def run(plan: FaultPlan, seed: int = 1) -> tuple[Injector, list[str], Bench]:
     reader.on_begin = lambda: None
     reader.on_item = lambda item: None
     engine: EnginePlan = PLAN
-    times = LoadTimes(20 * SECOND, 40 * SECOND, 41 * SECOND)
+    times = LoadTimes(20 * SECOND, 35 * SECOND, 36 * SECOND, 40 * SECOND, 41 * SECOND)
     host = EngineHost(bench.clock, engine, "x", times, lambda rank, events: bench.workers[rank].publish(events))
     bench.start()
     reader.start()
@@ -33,6 +33,7 @@ def run(plan: FaultPlan, seed: int = 1) -> tuple[Injector, list[str], Bench]:
         Stage(bench.clock, bench.network, random.Random(seed), 0),
         plan,
         stop_ns=30 * SECOND,
+        tail_ns=20 * SECOND,
         broker=bench.broker,
         engines={host: bench.workers},
         readers=[reader],
@@ -51,6 +52,13 @@ def test_each_fault_strikes_and_is_over_in_time(kind: str) -> None:
     injector, told, _ = run(FaultPlan(**{kind: 0.5}))
     assert 3 < injector.counts[kind] < 40
     assert told
+
+
+@pytest.mark.parametrize("kind", ["tail_stall", "unseen_restart"])
+def test_some_faults_strike_once_or_not_at_all(kind: str) -> None:
+    """These need their moment."""
+    assert {0, 1} >= {run(FaultPlan(**{kind: 1.0}), seed)[0].counts[kind] for seed in range(3)}
+    assert any(run(FaultPlan(**{kind: 1.0}), seed)[0].counts[kind] for seed in range(3))
 
 
 def test_without_faults_nothing_strikes() -> None:

@@ -31,7 +31,7 @@ def log_of(lives: int = 1) -> ViewLog:
 
 
 def judge_of(log: ViewLog, **changes) -> SubscriberJudge:
-    values = {"name": "s", "log": log, "wanted": EventFilter(), "has_replay": True}
+    values = {"name": "s", "log": log, "wanted": EventFilter(), "has_replay": True, "kept_from": lambda: 4}
     return SubscriberJudge(**(values | changes))
 
 
@@ -125,8 +125,8 @@ def test_a_filter_of_its_own_is_minded() -> None:
 def snapshot_log() -> ViewLog:
     log = log_of()
     for seq, events in enumerate([[], [AllBlocksCleared()], [BlockStored([2])], [BlockStored([3])]]):
-        log.note_reply(b"x", replay_reply(b"t", seq, encode_batch(batch(*events))))
-    log.note_reply(b"x", replay_end())
+        log.note_reply(b"x", replay_reply(b"t", seq, encode_batch(batch(*events))), 0)
+    log.note_reply(b"x", replay_end(), 0)
     return log
 
 
@@ -150,7 +150,7 @@ def test_a_snapshot_that_lacks_something_is_seen() -> None:
 
 def test_a_contiguous_client_is_judged_while_it_is_in_one_life() -> None:
     """Between two it can see no difference until its connection is up again."""
-    judge = ContiguousJudge("c", log_of())
+    judge = ContiguousJudge("c", log_of(), lambda: 4)
     for seq in range(4):
         judge.take(seq, batch(*LIVES[0][seq]))
     assert judge.judge_rest()
@@ -163,8 +163,20 @@ def test_a_contiguous_client_is_judged_while_it_is_in_one_life() -> None:
 
 def test_a_contiguous_client_that_believes_something_else_is_seen() -> None:
     """For example after a snapshot that was not complete."""
-    judge = ContiguousJudge("c", snapshot_log())
+    judge = ContiguousJudge("c", snapshot_log(), lambda: 4)
     judge.take(0, batch())
     judge.take(1, batch(AllBlocksCleared()))
     with pytest.raises(ViolationError, match="believes"):
         judge.take(3, batch(BlockStored([3])))
+
+
+def test_what_a_view_still_keeps_is_not_lost() -> None:
+    """An answer that leaves something out looks like a number that was never used."""
+    judge = judge_of(log_of(), kept_from=lambda: 1)
+    judge.take(got(0))
+    with pytest.raises(ViolationError, match="leaves nothing out"):
+        judge.take(Gap("t", 1, 3, "absent"))
+    client = ContiguousJudge("c", log_of(), lambda: 1)
+    client.take(0, batch(*LIVES[0][0]))
+    with pytest.raises(ViolationError, match="leaves nothing out"):
+        client.forget("the hole was not filled")

@@ -25,7 +25,7 @@ PLAN = EnginePlan(
 def run(seed: str, restarts_at_ns: int | None = None) -> tuple[EngineHost, list[list[Event]]]:
     """Run an engine to its end and return what each rank said."""
     clock, said = Clock(), [[], []]
-    times = LoadTimes(10 * SECOND, 20 * SECOND, 23 * SECOND)
+    times = LoadTimes(10 * SECOND, 15 * SECOND, 16 * SECOND, 20 * SECOND, 23 * SECOND)
     host = EngineHost(clock, PLAN, seed, times, lambda rank, events: said[rank].extend(events))
     host.start()
     if restarts_at_ns is not None:
@@ -70,7 +70,11 @@ def test_what_is_asked_at_the_end_was_never_asked_before() -> None:
     _, said = run("s")
     clock, early = Clock(), [[], []]
     host = EngineHost(
-        clock, PLAN, "s", LoadTimes(10 * SECOND, 20 * SECOND, 20 * SECOND), lambda r, e: early[r].extend(e)
+        clock,
+        PLAN,
+        "s",
+        LoadTimes(10 * SECOND, 15 * SECOND, 16 * SECOND, 20 * SECOND, 20 * SECOND),
+        lambda r, e: early[r].extend(e),
     )
     host.start()
     while clock.run_next(100 * SECOND):
