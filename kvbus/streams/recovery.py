@@ -12,15 +12,12 @@ probe of an idle stream finds a lost tail and a restart alike.
 has been compared: other bytes, the end mark or a later number in its place prove a restart. Without doubt a later number in its
 place only says that the publisher has let it go.
 
-**A replay that comes first.** The first request of an epoch has no witness: whatever it brings is the first that is known of this
-life. It may be a snapshot, whose batches stand under numbers that once were other batches, so what the live socket has brought
-under these numbers, or brings yet, is no contradiction. Live batches wait for the end of that replay; where they differ, the
-replay wins and the live socket has to prove itself.
+**A replay that comes first.** The first request of an epoch has no witness. Its answer may be a snapshot, whose batches stand
+under numbers that once were other batches, so other batches from the live socket are no contradiction. Live batches wait for its
+end, through as many requests as it takes; where they differ, the replay wins and the live socket has to prove itself.
 
-**Proof of the live socket.** What was held when a restart is found belongs to an unknown life and is thrown away; the new life is
-asked for from its beginning. The live socket may still bring the old one, even several, since what has arrived stays readable. So
-its batches are used only once a replay has brought one of them with the same bytes. Until then one of them is the `candidate`:
-the newest when a request begins, because a newer one cannot be in the answer.
+**Proof of the live socket.** What was held when a restart is found is thrown away; the new life is asked for from its beginning,
+and live batches are used only once a replay has brought one of them with the same bytes (`proof`).
 
 **Silence.** A request without a word is repeated with back-off, and then what is missing is given up. One that falls silent
 without an end mark is over; it is repeated while that brings something: tail and end mark can be lost together.
@@ -29,22 +26,14 @@ without an end mark is over; it is repeated while that brings something: tail an
 from __future__ import annotations
 
 import random
-from enum import Enum, auto
 
 from kvbus.streams.asking import Asking, ReceiverLimits, Request
 from kvbus.streams.order import OrderedStream
 from kvbus.streams.outputs import Conflict, Dropped, EpochReason, LostReason, NewEpoch, StreamOutput
+from kvbus.streams.proof import Doubt, LiveProof
 from kvbus.streams.sequence import Place, Witness, print_of
 
 __all__ = ["ReplayRules"]
-
-
-class _Doubt(Enum):
-    """Why it is uncertain whether the live socket still brings the life that is followed."""
-
-    DISCONNECTED = auto()
-    RECONNECTED = auto()
-    WENT_BACK = auto()
 
 
 class ReplayRules:
@@ -56,17 +45,16 @@ class ReplayRules:
 
     __slots__ = (
         "_back_seq",
-        "_candidate",
         "_doubt",
         "_epochs_in_row",
         "_first_stop",
         "_has_been_connected",
         "_idle_wait_ns",
-        "_is_live_proven",
         "_limits",
         "_must_verify",
         "_order",
         "_probe_at_ns",
+        "_proof",
         "_quiet_until_ns",
         "asking",
     )
@@ -82,11 +70,10 @@ class ReplayRules:
         self.asking = Asking(limits, rng)
         self._order = order
         self._limits = limits
-        self._doubt: _Doubt | None = None
+        self._doubt: Doubt | None = None
         self._back_seq = 0  # the live number that raised the doubt
         self._quiet_until_ns = 0  # until then a number that goes back is a known second publisher's
-        self._is_live_proven = True  # False while the live socket may still bring an older life than the one followed
-        self._candidate: Witness | None = None
+        self._proof = LiveProof()
         self._has_been_connected = False
         # A reconnect whose witness has not been compared, whether or not batches are held for it.
         self._must_verify = False
@@ -98,12 +85,12 @@ class ReplayRules:
     @property
     def is_recovering(self) -> bool:
         """Whether something is missing, in doubt, or to be vouched for."""
-        return self._order.has_holes or self._doubt is not None or self._candidate is not None
+        return self._order.has_holes or self._doubt is not None or self._proof.candidate is not None
 
     @property
     def is_plain(self) -> bool:
         """Whether the next number needs no thought."""
-        return self._is_live_proven and not self.is_recovering and not self.asking.is_first_running
+        return self._proof.is_proven and not self.is_recovering and not self.asking.is_first_running
 
     @property
     def deadline_ns(self) -> int | None:
@@ -129,7 +116,7 @@ class ReplayRules:
         if mark.position is None:
             self._join(seq, payload, now_ns, out)
             return
-        if not self._is_live_proven:
+        if not self._proof.is_proven:
             self._prove_live(seq, payload, now_ns, out)
             return
         place = mark.place_live(seq, payload or b"")
@@ -172,21 +159,21 @@ class ReplayRules:
         is_first = not opened.is_begun and seq >= opened.start_seq
         if is_first:
             opened.is_begun = True
+            self.asking.is_first_running = self.asking.is_first_running or opened.witness is None
             if opened.witness is not None and not self._is_same_life(opened.witness, seq, said, now_ns, out):
                 return
         opened.top_seq = max(opened.top_seq, seq + 1)
-        if self._candidate is not None and self._candidate == Witness(seq, print_of(said)):
-            self._trust_live()
-        order = self._order
+        order, later = self._order, self._proof.vouch(seq, said)
         place = order.mark.place_replayed(seq, said)
         held = order.hold.get(seq)
         is_other = held is not None and held.payload not in (payload, None)
-        if place is Place.BACK or (is_other and opened.witness is not None):
+        if place is Place.BACK or (is_other and not self.asking.is_first_running):
             self._begin_epoch("changed", now_ns, out)
             return
         if is_other:
             order.drop_held(out)
-            self._is_live_proven, held = False, None
+            self._proof.revoke()
+            held = None
         order.note_seen(seq)
         if place is Place.AHEAD and is_first:
             self._start_late(seq, out)
@@ -195,7 +182,7 @@ class ReplayRules:
             opened.brought += 1
             held = order.hold.pop(seq)
             order.deliver(payload if held is None else held.payload, True, out)
-            if opened.witness is None:
+            if self.asking.is_first_running:
                 self._first_stop = seq + 1
             else:
                 order.flush(out)
@@ -205,6 +192,8 @@ class ReplayRules:
             opened.brought += 1
         else:
             opened.full_seq = min(opened.full_seq, seq)
+        if later:
+            self._take_later(later, now_ns, out)
 
     def ended(self, now_ns: int, request: int | None, out: list[StreamOutput]) -> None:
         """Take the end mark of a replay.
@@ -222,8 +211,9 @@ class ReplayRules:
             self._begin_epoch("missing", now_ns, out)
             return
         self._epochs_in_row = 0
-        if self._candidate is opened.candidate:
-            self._candidate = None  # the publisher does not have it: the live socket still brings an older life
+        self.asking.is_first_running = False
+        if self._proof.candidate is opened.candidate:
+            self._proof.candidate = None  # the publisher does not have it: the live socket still brings an older life
         self._conclude(opened, True, now_ns, out)
 
     def disconnected(self, out: list[StreamOutput]) -> None:
@@ -236,10 +226,10 @@ class ReplayRules:
         self.asking.cancel(out)
         self._must_verify = True
         if order.mark.witness is not None:
-            self._raise_doubt(self._doubt or _Doubt.DISCONNECTED)
+            self._raise_doubt(self._doubt or Doubt.DISCONNECTED)
         elif order.mark.position is not None:
             # Nothing to compare with: live batches count only once a replay has brought one of them too.
-            self._is_live_proven = False
+            self._proof.revoke()
             order.drop_held(out)
 
     def resumed(self) -> None:
@@ -261,8 +251,8 @@ class ReplayRules:
         if mark.position is None:
             return
         if mark.witness is not None:
-            if self._doubt is not _Doubt.WENT_BACK:
-                self._raise_doubt(_Doubt.RECONNECTED)
+            if self._doubt is not Doubt.WENT_BACK:
+                self._raise_doubt(Doubt.RECONNECTED)
             self._ask(now_ns, out)
         elif self._must_verify and mark.position != self._order.first_seq:
             self._begin_epoch("missing", now_ns, out)
@@ -296,7 +286,7 @@ class ReplayRules:
         order.last_live_ns = now_ns
         order.deliver(payload, False, out)
         if self._must_verify and order.mark.witness is not None:
-            self._raise_doubt(_Doubt.RECONNECTED)
+            self._raise_doubt(Doubt.RECONNECTED)
             self._ask(now_ns, out)
 
     def _prove_live(self, seq: int, payload: bytes | None, now_ns: int, out: list[StreamOutput]) -> None:
@@ -304,21 +294,27 @@ class ReplayRules:
         mark = self._order.mark
         mark.live_seq = seq
         if payload is not None and mark.is_same(seq, payload):
-            self._trust_live()
+            self._proof.trust()
             self._order.last_live_ns = now_ns
             out.append(Dropped("duplicate", seq))
             return
         out.append(Dropped("unproven", seq))
         if payload is not None:
-            opened = self.asking.open
-            if self._candidate is None or opened is None or opened.candidate is not self._candidate:
-                self._candidate = Witness(seq, print_of(payload))
+            opened, proof = self.asking.open, self._proof
+            proof.add(seq, payload)
+            if proof.candidate is None or opened is None or opened.candidate is not proof.candidate:
+                proof.candidate = Witness(seq, print_of(payload))
             self._want(now_ns, out)
 
-    def _trust_live(self) -> None:
-        """Take the live socket for one of this life from now on."""
-        self._is_live_proven = True
-        self._candidate = None
+    def _take_later(self, later: list[tuple[int, bytes]], now_ns: int, out: list[StreamOutput]) -> None:
+        """Use what came live after a batch that has just been vouched for."""
+        order = self._order
+        for seq, payload in later:
+            if seq >= order.position and seq not in order.hold:
+                order.note_seen(seq)
+                order.put_aside(seq, payload, False, now_ns, out)
+        if not self.asking.is_first_running:
+            order.flush(out)
 
     def _went_back(self, seq: int, payload: bytes | None, now_ns: int, out: list[StreamOutput]) -> None:
         """Deal with a live number that one life of one publisher cannot bring: ask whose it is."""
@@ -334,8 +330,8 @@ class ReplayRules:
             self._prove_live(seq, payload, now_ns, out)
         else:
             out.append(Dropped("unproven", seq))
-            if self._doubt is not _Doubt.WENT_BACK:
-                self._raise_doubt(_Doubt.WENT_BACK)
+            if self._doubt is not Doubt.WENT_BACK:
+                self._raise_doubt(Doubt.WENT_BACK)
                 self._back_seq = seq
                 self._ask(now_ns, out)
 
@@ -352,12 +348,13 @@ class ReplayRules:
         if print_of(payload) != witness.print:
             self._begin_epoch("changed", now_ns, out)
             return False
-        if self._doubt is _Doubt.WENT_BACK:
+        if self._doubt is Doubt.WENT_BACK:
             out.append(Conflict(self._back_seq))
             self._quiet_until_ns = now_ns + self._limits.contest_ns
         self._must_verify = False
         self._raise_doubt(None)
-        self._order.flush(out)
+        if not self.asking.is_first_running:
+            self._order.flush(out)
         return True
 
     def _start_late(self, seq: int, out: list[StreamOutput]) -> None:
@@ -372,7 +369,10 @@ class ReplayRules:
     def _conclude(self, request: Request, is_complete: bool, now_ns: int, out: list[StreamOutput]) -> None:
         """Give up what a request and the one before it went past; ask again while that brings something, else back off."""
         asking, order = self.asking, self._order
-        order.flush(out)
+        if not request.brought:
+            asking.is_first_running = False  # whether or not it has said so, that was all
+        if not asking.is_first_running:
+            order.flush(out)
         reach = min(request.stop_seq, request.full_seq, request.stop_seq if is_complete else request.top_seq)
         holes = order.hold.holes(order.position, reach) if order.position < reach and self._doubt is None else []
         has_gained = request.brought > 0
@@ -385,7 +385,7 @@ class ReplayRules:
         asking.absent = [hole for hole in holes if hole.stop_seq > order.position]
         if has_gained:
             asking.attempts = 0
-        is_outdated = order.seen_stop > request.stop_seq or self._candidate is not None
+        is_outdated = order.seen_stop > request.stop_seq or self._proof.candidate is not None
         if not self.is_recovering:
             asking.settle()
             self._plan_probe(now_ns)
@@ -413,7 +413,7 @@ class ReplayRules:
 
     # Conclusions.
 
-    def _raise_doubt(self, doubt: _Doubt | None) -> None:
+    def _raise_doubt(self, doubt: Doubt | None) -> None:
         """Hold live batches for a reason, or no longer."""
         self._doubt = doubt
         self._order.is_blocked = doubt is not None
@@ -426,9 +426,9 @@ class ReplayRules:
         order.begin_epoch()
         self._raise_doubt(None)
         self._must_verify = False
-        self._is_live_proven = False
-        self._candidate = None
+        self._proof.revoke()
         self._first_stop = 0
+        asking.is_first_running = False
         asking.cancel(out)
         asking.settle()
         # A replay that contradicts itself again and again must not be asked in a tight loop.
@@ -446,12 +446,13 @@ class ReplayRules:
         self.asking.cancel(out)
         self.asking.settle()
         self._plan_probe(now_ns)
-        if self._doubt is _Doubt.WENT_BACK:
+        if self._doubt is Doubt.WENT_BACK:
             self._begin_epoch("went_back", now_ns, out)
             return
-        is_unverified = self._doubt is not None or not self._is_live_proven
+        is_unverified = self._doubt is not None or not self._proof.is_proven
         self._raise_doubt(None)
-        self._trust_live()
+        self._proof.trust()
+        self.asking.is_first_running = False
         if is_unverified and (order.position >= order.seen_stop or order.position in order.hold):
             order.lose(order.position, "unverified", out)
         order.skip_to(order.seen_stop, reason, out)
@@ -464,7 +465,7 @@ class ReplayRules:
         A probe that has not been answered yet makes room. One that has begun is left to end: the next request follows at once.
         """
         asking = self.asking
-        if self._doubt is _Doubt.DISCONNECTED or asking.retry_at_ns is not None:
+        if self._doubt is Doubt.DISCONNECTED or asking.retry_at_ns is not None:
             return
         if asking.open is None or (asking.open.is_probe and not asking.open.is_begun):
             self._ask(now_ns, out)
@@ -476,7 +477,7 @@ class ReplayRules:
             position=order.position,
             witness=order.mark.witness,
             stop_seq=order.seen_stop,
-            candidate=self._candidate,
+            candidate=self._proof.candidate,
             is_probe=not self.is_recovering,
             now_ns=now_ns,
             out=out,
@@ -490,9 +491,8 @@ class ReplayRules:
     def _next_probe_ns(self) -> int | None:
         """Return when the stream is to be probed, or `None` while it is asked anyway or cannot be."""
         order, asking = self._order, self.asking
-        if order.mark.position is None or asking.open is not None or asking.retry_at_ns is not None:
-            return None
-        if self._doubt is _Doubt.DISCONNECTED:
+        is_asked = asking.open is not None or asking.retry_at_ns is not None
+        if order.mark.position is None or is_asked or self._doubt is Doubt.DISCONNECTED:
             return None
         if order.last_live_ns is None:
             return self._probe_at_ns

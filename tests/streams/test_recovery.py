@@ -379,5 +379,46 @@ def test_busy_live_socket_is_proven_although_something_newer_always_comes() -> N
     assert ["deliver 0 of life 1"] == play.replay(0, life=1, end=True)
     assert ["drop 1 unproven", "ask 0"] == play.live(1, life=1)
     assert ["drop 2 unproven"] == play.live(2, life=1)
-    assert ["drop 0 duplicate", "deliver 1 of life 1"] == play.replay(0, 1, life=1)
-    assert (2).to_bytes(8, "big") == play.receiver.expected
+    assert ["drop 0 duplicate", "deliver 1 of life 1", "deliver 2 of life 1"] == play.replay(0, 1, life=1)
+    assert (3).to_bytes(8, "big") == play.receiver.expected
+
+
+def test_any_live_batch_may_be_vouched_for() -> None:
+    """Where little is kept and answers are slow, the newest one at the time of asking has long been let go."""
+    play = Play()
+    play.live(0)
+    play.up()
+    play.replay(0, life=1)
+    play.replay(0, life=1, end=True)
+    for seq in range(1, 9):
+        play.live(seq, life=1)
+    assert ["lost 1-6 evicted", "deliver 6 of life 1", "deliver 7 of life 1", "deliver 8 of life 1"] == play.replay(
+        6, life=1
+    )
+    assert ["deliver 9 of life 1"] == play.live(9, life=1)
+
+
+def test_first_replay_that_is_cut_off_goes_on_with_the_next_request() -> None:
+    """It may be a snapshot: live batches under numbers that it has yet to rewrite must not be mixed with it."""
+    play = Play()
+    play.up()
+    play.live(3, 4)
+    assert ["deliver 0 of life 7", "deliver 1 of life 7"] == play.replay(0, 1, life=7)
+    play.down()
+    assert ["ask 1"] == play.up()
+    assert ["drop 1 duplicate", "deliver 2 of life 7"] == play.replay(1, 2, life=7)
+    assert ["drop 3 unproven", "drop 4 unproven", "deliver 3 of life 7"] == play.replay(3, life=7)
+    assert ["deliver 4", "deliver 5"] == play.replay(4, 5, end=True)
+
+
+def test_first_replay_that_falls_silent_goes_on_with_the_next_request() -> None:
+    """Until one of them brings nothing more; then that was all."""
+    play = Play()
+    play.up()
+    play.live(2)
+    play.replay(0, life=7)
+    assert ["cancel", "ask 0"] == play.wait(1100)
+    assert ["drop 0 duplicate", "deliver 1 of life 7"] == play.replay(0, 1, life=7)
+    assert ["cancel", "ask 1"] == play.wait(1100)
+    assert ["drop 1 duplicate"] == play.replay(1, life=7)
+    assert ["cancel", "deliver 2"] == play.wait(1100)
