@@ -105,6 +105,8 @@ class BrokerProcess(Process):
     def turn(self) -> Iterator[int]:
         """Do one turn of `BrokerLoop`."""
         node, share = self.node, self._plan.broker_share
+        for sub in self._subs:
+            self._network.touch(sub)
         is_dry = True
         for index in list(self._downs):
             for pause_ns in self._drain_source(index):

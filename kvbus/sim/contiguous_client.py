@@ -64,6 +64,7 @@ class ContiguousClient(ReaderProcess):
 
     def turn(self) -> Iterator[int]:
         """Read what has arrived."""
+        self._network.touch(self._live)
         if "up" in self._live.take_changes():
             # What has arrived so far may be of an older life, and the answer brings it once more if it is not.
             self._live.inbox.take(len(self._live.inbox))

@@ -5,7 +5,8 @@
   also for another life of its peer.
 * A connection that ends forgets what is under way; what has arrived stays readable. Both ends hear of it, each in its own time,
   and the connecting one tries again.
-* Whoever joins late has missed what went out before its subscription arrived.
+* Whoever joins late has missed what went out before its subscription arrived. After a reconnect a SUB subscribes again only when
+  its process looks at it: one that stands still misses everything until then, though its connection is up.
 * A socket hears of a connection before it gets anything through it, and of its end after the last message of it.
 
 `tests/contract` holds this against ZeroMQ.
@@ -85,6 +86,8 @@ class Socket:
         prefix: What a SUB subscribes to.
         subscribed: What a PUB has been told to send, by connection.
         outbox: What a DEALER has to send once it is connected.
+        has_subscribed: Whether a SUB has been connected before: its first subscription is on its way before it connects.
+        unsubscribed: Connections through which a SUB has yet to subscribe again.
         reconnect_ns: How long it waits before the next attempt.
     """
 
@@ -112,6 +115,8 @@ class Socket:
         self.prefix = prefix
         self.subscribed: dict[Connection, bytes] = {}
         self.outbox: deque[Frames] = deque()
+        self.has_subscribed = False
+        self.unsubscribed: list[Connection] = []
         self.reconnect_ns = RECONNECT_NS_MIN
 
     def take_changes(self) -> list[Change]:
@@ -235,6 +240,16 @@ class Network:
         self.options.spike_probability = 0.0
         self.options.is_bounded = False
 
+    def touch(self, socket: Socket) -> None:
+        """Let a SUB subscribe again where it has been reconnected; its process looks at it.
+
+        Args:
+            socket: Any socket.
+        """
+        for connection in socket.unsubscribed:
+            self._clock.after(self._moment(), lambda connection=connection: self._subscribe(connection, socket))  # type: ignore[misc]
+        socket.unsubscribed.clear()
+
     def publish(self, socket: Socket, frames: Frames) -> None:
         """Send from a PUB: to every subscriber that wants it and has room.
 
@@ -309,8 +324,11 @@ class Network:
             return
         socket.connections.append(connection)
         socket.changes.append("up")
-        if socket.kind == "sub":
+        if socket.kind == "sub" and not socket.has_subscribed:
+            socket.has_subscribed = True
             self._clock.after(self._moment(), lambda: self._subscribe(connection, socket))
+        elif socket.kind == "sub":
+            socket.unsubscribed.append(connection)
         elif socket.kind == "dealer":
             while socket.outbox:
                 connection.pipe_to(connection.listener).push(socket.outbox.popleft(), [connection.identity])

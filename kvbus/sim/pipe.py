@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from kvbus.sim.clock import MS, Clock
 __all__ = ["Inbox", "LinkOptions", "Pipe"]
 
 Frames = list[bytes]
+
+NEWS_NS = MS
+"""How long a writer takes to hear that there is room again (libzmq's `max_command_delay`, 3 million cycles)."""
 
 
 class LinkOptions(msgspec.Struct, kw_only=True):
@@ -74,7 +78,8 @@ class Pipe:
     """Carries messages to one inbox.
 
     ZeroMQ bounds what was written and not yet read. The reader tells the writer how far it is only every half of that bound (the
-    low-water mark), so a pipe that was full takes nothing until the reader has gained some way.
+    low-water mark), and the writer looks for such news about once a millisecond. So a pipe that was full takes nothing until the
+    reader has gained some way, and a burst may be lost for a reader who is not slow.
 
     Attributes:
         is_cut: Whether the connection has ended: what is written goes nowhere.
@@ -144,7 +149,10 @@ class Pipe:
         """Note that the reader has taken a message."""
         self._read += 1
         if self._hwm and self._read % ((self._hwm + 1) // 2) == 0:
-            self._read_told = self._read
+            self._clock.after(NEWS_NS, functools.partial(self._hear_of_reads, self._read))
+
+    def _hear_of_reads(self, read: int) -> None:
+        self._read_told = read
 
     def cut(self, at_ns: int) -> None:
         """End the connection: what has not arrived by then never does.

@@ -131,6 +131,7 @@ class SubscriberProcess(ReaderProcess):
         """Do one turn of `SocketLoop`."""
         node, live = self.node, self._live
         deadline_ns = node.deadline_ns
+        self._network.touch(live)
         is_watch_ready = bool(live.changes)
         yield self._pause_ns()
         if is_watch_ready:

@@ -34,8 +34,11 @@ def test_a_full_pipe_takes_nothing_until_the_reader_has_gained_some_way() -> Non
     while clock.run_next(2 * SECOND):
         pass
     inbox.take(1)
+    clock.run_next(3 * SECOND)
     assert not pipe.push([b"x"])
     inbox.take(1)
+    assert not pipe.push([b"x"])
+    clock.run_next(4 * SECOND)
     assert [True, True, False] == [pipe.push([b"x"]) for _ in range(3)]
 
 

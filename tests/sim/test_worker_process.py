@@ -41,6 +41,8 @@ class Bench:
 
     def run(self) -> None:
         until_ns = self.clock.now_ns + SECOND
+        if self.worker.lives > 1:
+            self.network.touch(self.sub)
         while self.clock.run_next(until_ns):
             pass
 
