@@ -27,12 +27,15 @@ from kvbus.views.residency import Residency
 from kvbus.views.run import Run
 from kvbus.views.snapshot import SnapshotBuilder
 from kvbus.views.view import Offered, View
-from kvbus.wire.envelope import join_batch
+from kvbus.wire.envelope import join_batch, split_batch
 from kvbus.wire.frames import live_message, read_replay_request
 
 __all__ = ["Outgoing", "Output"]
 
 _NS = 1_000_000_000
+
+FILL_S = 0.5
+"""What tells fill from the empty batches that are published, in seconds of their time."""
 
 
 class Outgoing(NamedTuple):
@@ -253,13 +256,19 @@ class Output:
         return live_message(topic, seq, payload)
 
     def _renew_empty(self) -> None:
-        """Make the empty batch of this epoch.
+        """Make the empty batch of this epoch, for heartbeats and markers.
 
-        There is one for heartbeats, markers and fill alike, so that a client which was cut off in the middle of the fill finds
-        the batch that it had. A fraction of a second is added to the time, drawn once per epoch: two epochs would else have
-        equal batches under equal numbers, and a client that compares (rule S4) would take the one for the other.
+        A fraction of a second is added to the time, drawn once per epoch: two epochs would else have equal batches under equal
+        numbers, and a client that compares (rule S4) would take the one for the other.
         """
         self._empty = join_batch(self._ts + self._rng.random(), [], self._rank)
+
+    def _fill(self) -> bytes:
+        """Return the empty batch that stands in front of snapshots: the same in a whole epoch, and never published.
+
+        The same, so that a client which was cut off in the middle of the fill finds the batch that it had.
+        """
+        return join_batch(split_batch(self._empty).ts + FILL_S, [], self._rank)
 
     def _serve_late(self, desk: SnapshotDesk, messages: list[list[bytes]]) -> None:
         """Answer requests from before the ring, or do one slice of what they wait for."""
@@ -272,7 +281,7 @@ class Output:
                 return
             missing = desk.begin() + 1 - (self.view.next_seq - start_seq)
             messages += [self._publish(self.topic, self._empty) for _ in range(max(1, missing))]
-            desk.mark(KeptBatch(self.view.next_seq - 1, self.topic, self._empty))
+            desk.mark(KeptBatch(self.view.next_seq - 1, self.topic, self._empty), self._fill())
         if desk.step(now_ns):
             desk.answer(self._ring, self.replay, now_ns)
 

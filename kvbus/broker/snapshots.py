@@ -69,6 +69,8 @@ class SnapshotAnswer:
         marker: KeptBatch,
         ring: ReplayRing | None,
         fill_max: int | None,
+        *,
+        fill: bytes,
     ) -> None:
         """Lay an answer out.
 
@@ -79,9 +81,11 @@ class SnapshotAnswer:
             ring: What comes behind the marker; `None` = nothing, the client has that live.
             fill_max: Most empty batches in front; past it there are none, and the answer begins at the snapshot. `None` = no
                 limit.
+            fill: Payload of those; no published batch has it.
         """
         self._payloads, self._topics = pressed
         self._marker = marker
+        self._fill = fill
         self._ring = ring
         self.snapshot_seq = marker.seq - len(self._payloads)
         assert start_seq <= self.snapshot_seq
@@ -97,15 +101,16 @@ class SnapshotAnswer:
             batches_max: Most batches to return.
             bytes_max: Payload and topic bytes after which to stop.
         """
-        topic, empty = self._marker.topic, self._marker.payload
+        marker = self._marker
         found: list[KeptBatch] = []
         size = 0
         seq = max(start_seq, self.oldest_seq)
-        while seq <= self._marker.seq and len(found) < batches_max:
-            is_content = self.snapshot_seq <= seq < self._marker.seq
+        while seq <= marker.seq and len(found) < batches_max:
+            is_content = self.snapshot_seq <= seq < marker.seq
             index = seq - self.snapshot_seq
+            empty = marker.payload if seq == marker.seq else self._fill
             payload = self._payloads[index] if is_content else empty
-            name = self._topics[index] if is_content and self._topics is not None else topic
+            name = self._topics[index] if is_content and self._topics is not None else marker.topic
             size += len(name) + len(payload)
             if found and size > bytes_max:
                 return found
@@ -129,6 +134,7 @@ class _Kept(msgspec.Struct, gc=False):
 
     snapshot: Snapshot
     marker: KeptBatch
+    fill: bytes
     until_ns: int
 
 
@@ -153,6 +159,7 @@ class SnapshotDesk:
         self._wishes: list[_Wish] = []
         self._builder: SnapshotBuilder | None = None
         self._marker: KeptBatch | None = None
+        self._fill = b""
         self._kept: _Kept | None = None
 
     @property
@@ -207,13 +214,17 @@ class SnapshotDesk:
         self._builder = self._copy()
         return self._builder.numbers_min
 
-    def mark(self, marker: KeptBatch) -> None:
+    def mark(self, marker: KeptBatch, fill: bytes) -> None:
         """Say which batch stands behind the snapshot that was begun.
 
         Args:
             marker: An empty batch that was published after `begin` with nothing in between.
+            fill: Payload of the empty batches in front. It differs from every batch that was published: a client whose last
+                batch was an empty one would else take a snapshot for what follows it, and go on with stale blocks up to its
+                clear.
         """
         self._marker = marker
+        self._fill = fill
 
     def step(self, now_ns: int) -> bool:
         """Build one slice.
@@ -230,7 +241,7 @@ class SnapshotDesk:
         if snapshot is None:
             return False
         self._builder = None
-        self._kept = _Kept(snapshot, self._marker, now_ns + KEEP_NS)
+        self._kept = _Kept(snapshot, self._marker, self._fill, now_ns + KEEP_NS)
         self.counts.built += 1
         return True
 
@@ -255,7 +266,9 @@ class SnapshotDesk:
                 waiting.append(wish)
                 continue
             pressed = snapshot.press(room)
-            source = SnapshotAnswer(wish.start_seq, pressed, marker, None if has_hole else ring, self._fill_max)
+            source = SnapshotAnswer(
+                wish.start_seq, pressed, marker, None if has_hole else ring, self._fill_max, fill=kept.fill
+            )
             if replay.request(wish.identity, wish.start_seq, source) is None:
                 self.counts.answers += 1
                 self.counts.jumps += source.oldest_seq > wish.start_seq

@@ -440,6 +440,29 @@ def test_a_subscriber_that_was_away_for_longer_than_the_buffer_begins_anew_with_
     assert fold_batches(book.sent[0]) == follower.held()
 
 
+def test_a_subscriber_whose_last_batch_was_empty_does_not_take_a_snapshot_for_what_follows():
+    """The fill is no batch that was published: it would confirm what is not so, and stale blocks would stay up to the clear."""
+    book = SnapshotBook("a", views=[small()])
+    for number in range(20):
+        book.send("a", store(number))
+    follower = Follower(book, 1)
+    for _ in range(10):
+        book.settle()
+        follower.turn(10, 100)
+    last = [each for each in follower.outputs if isinstance(each, Deliver)][-1]
+    assert [] == decode_batch(last.payload).events
+    follower.take(follower.receiver.disconnected(book.now_ns))
+    for number in range(30, 60):
+        book.send("a", store(number))
+    follower.live_from = len(book.frames[0])
+    follower.take(follower.receiver.reconnected(book.now_ns))
+    for _ in range(10):
+        book.settle()
+        follower.turn(10, 100)
+    assert ["NewEpoch"] == [type(each).__name__ for each in follower.outputs if isinstance(each, NewEpoch | Lost)]
+    assert fold_batches(book.sent[0]) == follower.held()
+
+
 def test_waiting_requests_are_bounded():
     """E1."""
     desk = SnapshotDesk(lambda: View(ViewConfig()).snapshot([]), None)
@@ -458,7 +481,7 @@ def test_a_snapshot_that_nobody_asks_for_is_dropped():
     assert 1 == desk.begin()
     marker = KeptBatch(8, b"t", b"empty")
     ring.append(*marker)
-    desk.mark(marker)
+    desk.mark(marker, b"fill")
     assert desk.step(now_ns=5)
     desk.answer(ring, replay, 5)
     assert 5 + KEEP_NS == desk.deadline_ns
@@ -474,8 +497,8 @@ class TestAnswer:
         return ring
 
     def test_reads_across_all_its_parts(self):
-        answer = SnapshotAnswer(2, Pressed([b"x", b"y"]), KeptBatch(6, b"t", b"e"), self.ring(6, 7, 8), None)
-        everything = [b"e", b"e", b"x", b"y", b"e", b"live-7", b"live-8"]
+        answer = SnapshotAnswer(2, Pressed([b"x", b"y"]), KeptBatch(6, b"t", b"e"), self.ring(6, 7, 8), None, fill=b"f")
+        everything = [b"f", b"f", b"x", b"y", b"e", b"live-7", b"live-8"]
         assert (2, 9) == (answer.oldest_seq, answer.next_seq)
         for batches_max in (1, 2, 3, 100):
             found, seq = [], 0
@@ -487,14 +510,14 @@ class TestAnswer:
             assert everything == [batch.payload for batch in found]
 
     def test_stops_at_its_bytes_but_always_gives_one(self):
-        answer = SnapshotAnswer(0, Pressed([b"x" * 10, b"y" * 10]), KeptBatch(2, b"t", b"e"), None, None)
+        answer = SnapshotAnswer(0, Pressed([b"x" * 10, b"y" * 10]), KeptBatch(2, b"t", b"e"), None, None, fill=b"f")
         assert [1, 1, 1] == [len(answer.read(seq, 9, 5)) for seq in (0, 1, 2)]
         assert 2 == len(answer.read(0, 9, 22))
 
     def test_begins_at_the_snapshot_where_the_fill_would_be_too_long(self):
         marker = KeptBatch(100, b"t", b"e")
-        assert 0 == SnapshotAnswer(0, Pressed([b"x"]), marker, None, 99).oldest_seq
-        assert 99 == SnapshotAnswer(0, Pressed([b"x"]), marker, None, 98).oldest_seq
+        assert 0 == SnapshotAnswer(0, Pressed([b"x"]), marker, None, 99, fill=b"f").oldest_seq
+        assert 99 == SnapshotAnswer(0, Pressed([b"x"]), marker, None, 98, fill=b"f").oldest_seq
 
 
 def test_live_messages_have_the_same_form_as_replayed_ones():
