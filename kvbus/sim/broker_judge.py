@@ -73,6 +73,20 @@ class BrokerJudge:
         self._lost: dict[tuple[str, int | None], list[tuple[int, int]]] = {}
         self._restarted: set[str] = set()
 
+    def resume_life(self, node: BrokerNode) -> None:
+        """The broker goes on where it ended, by its journal: what it has said counts on.
+
+        Args:
+            node: Its rules.
+        """
+        self.counts["resumed by its journal"] += 1
+        self._node = node
+        for log in self.logs:
+            log.resume()
+        # Streams that nobody can be asked about are joined anew, behind a clear.
+        self._heard = {}
+        self._restarted |= {worker.plan.worker_id for worker in self._workers if worker.plan.replay == "none"}
+
     def note_said(self, events: Iterable[Event]) -> None:
         """Note which blocks have been heard of.
 

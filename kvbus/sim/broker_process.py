@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from kvbus.broker.node import BrokerNode, UpstreamRequest
+from kvbus.broker.node import BrokerNode, Outgoing
 from kvbus.broker.notices import Notice
+from kvbus.broker.recorder import Recorder
+from kvbus.broker.requests import UpstreamRequest
 from kvbus.config import ViewConfig
 from kvbus.endpoints import Endpoint
 from kvbus.sim.clock import MS
+from kvbus.sim.memory_journal import MemoryJournal
 from kvbus.sim.network import Change, Socket
 from kvbus.sim.plan import Plan
 from kvbus.sim.process import Process, Stage
@@ -27,15 +30,15 @@ class BrokerHooks(msgspec.Struct, frozen=True):
     """Who watches a broker.
 
     Attributes:
-        on_life: Called when a new life begins.
+        on_life: Called when a new life begins, with whether it goes on where the last one ended.
         on_live: Called with source index and frames before the node gets a live message.
-        on_output: Called with view index and frames before a message is published.
+        on_output: Called with view index and frames when it is certain that a message will be published, unless it dies first.
         on_reply: Called with view index, identity and frames of a reply that the socket took.
         on_notice: Called with each notice.
         on_turn: Called at the end of each turn.
     """
 
-    on_life: Callable[[], None]
+    on_life: Callable[[bool], None]
     on_live: Callable[[int, list[bytes]], None]
     on_output: Callable[[int, list[bytes]], None]
     on_reply: Callable[[int, bytes, list[bytes]], None]
@@ -62,13 +65,18 @@ class BrokerProcess(Process):
         super().__init__(stage, "broker")
         self.pause_probability = plan.faults.pause_probability
         self._plan = plan
+        self._journal = MemoryJournal(plan.broker, random.Random(f"journal/{plan.seed}")) if plan.has_journal else None
         self._hooks = hooks
 
     def open(self) -> None:
         """Open every socket around a new node."""
         plan, network = self._plan, self._network
-        self.node = BrokerNode(plan.broker, random.Random(self._rng.randrange(1 << 30)))
-        self._hooks.on_life()
+        if self._journal is None:
+            self.node = self._make_node(None)
+            self._hooks.on_life(False)
+        else:
+            self.node = self._journal.open(self._make_node, self._clock.now_ns)
+            self._hooks.on_life(self._journal.resumption == "exact")
         self._pubs: list[Socket] = []
         self._routers: dict[int, Socket] = {}
         for index, view in enumerate(self.node.views):
@@ -133,9 +141,15 @@ class BrokerProcess(Process):
             node.flush()
         else:
             self.wake()
-        self._send()
+        now_ns = self._clock.now_ns
+        messages = node.take_output() if self._journal is None else self._journal.commit(node, now_ns)
+        for view_index, frames in messages:
+            self._hooks.on_output(view_index, frames)
+        for notice in node.take_notices():
+            self._hooks.on_notice(notice)
         self._hooks.on_turn()
-        yield 0
+        yield self._pause_ns()
+        self._send(messages)
 
     def _drain_source(self, index: int) -> Iterator[int]:
         """Take a share of live messages, and what happened to the connections that they came through."""
@@ -176,15 +190,16 @@ class BrokerProcess(Process):
             return self._rng.randrange(PAUSE_NS_MAX)
         return 0
 
-    def _send(self) -> None:
+    def _make_node(self, recorder: Recorder | None) -> BrokerNode:
+        """Make a node that has seen nothing."""
+        return BrokerNode(self._plan.broker, random.Random(self._rng.randrange(1 << 30)), recorder=recorder)
+
+    def _send(self, messages: list[Outgoing]) -> None:
         """Send what the node has to say, and one slice of replay per view."""
-        for view_index, frames in self.node.take_output():
-            self._hooks.on_output(view_index, frames)
+        for view_index, frames in messages:
             self._network.publish(self._pubs[view_index], frames)
         for request in self.node.take_requests():
             self._request(request)
-        for notice in self.node.take_notices():
-            self._hooks.on_notice(notice)
         for index, router in self._routers.items():
             replay = self.node.outputs[index].replay
             for turn in replay.take_slice(self._clock.now_ns):

@@ -54,6 +54,7 @@ def draw_plan(seed: int) -> Plan:
             spike_ns_max=rng.choice((50, 800)) * MS,
         ),
         faults=_draw_faults(rng),
+        has_journal=rng.random() < 0.4,
         broker_hwm=rng.choice((2, 2, 6, 1000)),
         broker_share=rng.choice((1, 4, 256)),
         turn_ns=rng.choice((20_000, 200_000, 2 * MS)),

@@ -151,6 +151,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         subscribers: Readers.
         links: Delays.
         faults: What goes wrong.
+        has_journal: Whether the broker goes on where it ended when it is killed.
         broker_hwm: Messages queued at the broker's end of each connection.
         broker_share: Messages that the broker takes from one socket in a turn.
         turn_ns: Length of a turn of any process.
@@ -165,6 +166,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     subscribers: tuple[SubscriberPlan, ...]
     links: LinkOptions
     faults: FaultPlan
+    has_journal: bool
     broker_hwm: int
     broker_share: int
     turn_ns: int

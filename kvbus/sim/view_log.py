@@ -27,6 +27,44 @@ class SentBatch(NamedTuple):
     data_parallel_rank: int | None
 
 
+class _Answer:
+    """One answer to a replay request, as far as it was sent.
+
+    A snapshot in it goes from the first batch that differs from what was published up to its last clear or store. By chance one
+    of its batches may be what was published; what follows it begins with an empty batch that was published.
+
+    Attributes:
+        next_seq: Number after the last one; `None` before the first.
+        first_seq: First number of the snapshot; `None` = there is none so far.
+        last_seq: Last number of the snapshot so far.
+        said: What the snapshot has said so far.
+        is_over: Whether its end mark has been sent.
+    """
+
+    def __init__(self) -> None:
+        self.next_seq: int | None = None
+        self.first_seq: int | None = None
+        self.last_seq = 0
+        self.said: list[SentBatch] = []
+        self.is_over = False
+        self._is_behind = False
+
+    def take(self, seq: int, sent: SentBatch, is_rewritten: bool) -> None:
+        """Note one batch of an answer."""
+        if self.first_seq is None or self._is_behind:
+            return
+        self._is_behind = not is_rewritten and not sent.events and any(each.events for each in self.said)
+        if not self._is_behind:
+            self.last_seq = seq
+            self.said.append(sent)
+
+    def spans(self, seq: int) -> bool:
+        """Tell whether a number lies in the snapshot, and is not the one that completes it."""
+        is_complete = self.is_over or self._is_behind
+        stop_seq = self.last_seq if is_complete else self.last_seq + 1  # one that was cut off has no last batch
+        return self.first_seq is not None and self.first_seq <= seq < stop_seq
+
+
 class ViewLog:
     """All batches of one view.
 
@@ -43,12 +81,8 @@ class ViewLog:
         self.epochs: list[list[SentBatch]] = []
         self.rewritten: dict[int, list[bytes]] = {}
         self.snapshots_count = self.replies_count = self.ends_count = 0
-        # First and last number of each snapshot; one that is being sent has no end yet.
-        self._spans: list[list[int]] = []
-        self._open: dict[bytes, list[int]] = {}
-        self._answered: dict[bytes, int] = {}
-        self._said: dict[bytes, list[SentBatch]] = {}
-        self._following: dict[bytes, list[SentBatch]] = {}
+        self._answers: dict[bytes, _Answer] = {}
+        self._snapshots: list[_Answer] = []
 
     @property
     def current(self) -> list[SentBatch]:
@@ -56,14 +90,15 @@ class ViewLog:
         return self.epochs[-1]
 
     def begin_epoch(self) -> None:
-        """Begin a life of the broker."""
+        """Begin a life of the broker with numbers of its own."""
         self.epochs.append([])
+        self._snapshots = []
+        self.resume()
+
+    def resume(self) -> None:
+        """Begin a life of the broker in which the numbers go on."""
         self.replies_count = self.ends_count = 0
-        self._spans = []
-        self._open = {}
-        self._answered = {}
-        self._said = {}
-        self._following = {}
+        self._answers = {}
 
     def note_live(self, frames: list[bytes]) -> SentBatch:
         """Note what is published.
@@ -93,32 +128,26 @@ class ViewLog:
                 clear is not first or a block comes before its parent.
         """
         message = read_replay_reply(frames)
-        span = self._open.get(identity)
+        answer = self._answers.setdefault(identity, _Answer())
         if isinstance(message, ReplayEnd):
-            self._open.pop(identity, None)
-            self._answered.pop(identity, None)
+            del self._answers[identity]
             self.ends_count += 1
-            self._following.pop(identity, None)
-            _require_order(self._said.pop(identity, []))
+            answer.is_over = True
+            _require_order(answer.said)
             return
         self.replies_count += 1
-        wanted = max(self._answered.get(identity, message.seq), min(kept_from, message.seq))
-        require(message.seq == wanted, "an answer leaves nothing out", f"{message.seq} instead of {wanted}")
-        self._answered[identity] = message.seq + 1
         require(message.seq < len(self.current), "an answer carries no number that was not used", str(message.seq))
+        wanted = max(message.seq if answer.next_seq is None else answer.next_seq, min(kept_from, message.seq))
+        require(message.seq == wanted, "an answer leaves nothing out", f"{message.seq} instead of {wanted}")
+        answer.next_seq = message.seq + 1
         is_rewritten = self.current[message.seq].payload != message.payload
         if is_rewritten:
             self.rewritten.setdefault(message.seq, []).append(message.payload)
-            if span is None:
+            if answer.first_seq is None:
                 self.snapshots_count += 1
-                span = self._open[identity] = [message.seq, message.seq]
-                self._spans.append(span)
-        if span is not None:
-            # What was published as it is may stand between batches of the snapshot, and follows them.
-            self._following.setdefault(identity, []).append(_read(message.payload))
-            if is_rewritten:
-                span[1] = message.seq
-                self._said.setdefault(identity, []).extend(self._following.pop(identity))
+                answer.first_seq = message.seq
+                self._snapshots.append(answer)
+        answer.take(message.seq, _read(message.payload), is_rewritten)
 
     def is_inside_snapshot(self, seq: int) -> bool:
         """Tell whether a batch lies in an answer that was a snapshot and is not its last one.
@@ -126,8 +155,7 @@ class ViewLog:
         Args:
             seq: Its number.
         """
-        is_open = any(first <= seq for first, _ in self._open.values())
-        return is_open or any(first <= seq < last for first, last in self._spans)
+        return any(answer.spans(seq) for answer in self._snapshots)
 
     def rewritten_events(self, seq: int) -> list[list[Event]]:
         """Return what answers have said under a number beside what was published."""

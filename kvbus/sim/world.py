@@ -267,8 +267,12 @@ class World:
             on_turn=self._on_turn,
         )
 
-    def _on_life(self) -> None:
-        self._judge.begin_life(self._broker.node)
+    def _on_life(self, is_resumed: bool) -> None:
+        self._tell(f"broker begins {'where it ended' if is_resumed else 'anew'}")
+        if is_resumed:
+            self._judge.resume_life(self._broker.node)
+        else:
+            self._judge.begin_life(self._broker.node)
 
     def _on_output(self, view_index: int, frames: list[bytes]) -> None:
         self._tell(f"view {view_index} sends {int.from_bytes(frames[1], 'big')}", frames[2])
