@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "events": {"errors"},
     "endpoints": {"errors"},
     "config": NOUNS | {"views"},  # a view's options hold its filter
-    "config_file": NOUNS | {"views"},
+    "settings": NOUNS | {"views"},
     "wire": NOUNS,
     "streams": NOUNS | {"wire"},
     "aggregate": NOUNS,
@@ -42,7 +42,7 @@ MAY_IMPORT = {
 }
 
 # What is in these is pure, and so may import only what is pure.
-PURE = NOUNS | {"config_file", "wire", "streams", "aggregate", "views", "broker", "subscriber", "offload", "sim"}
+PURE = NOUNS | {"settings", "wire", "streams", "aggregate", "views", "broker", "subscriber", "offload", "sim"}
 
 # The shells among them: they give a pure node its sockets, its thread and its clock.
 SHELLS = {

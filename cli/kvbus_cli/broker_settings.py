@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvbus.config import BrokerConfig, parse_worker
-from kvbus.config_file import broker_config, with_flags
 from kvbus.errors import ConfigError, Problem
+from kvbus.settings.file import broker_config, with_flags
 from kvbus.views.config import DEFAULT_REPLAY
 
 if sys.version_info >= (3, 11):

@@ -29,9 +29,12 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_t
 
 import msgspec
 
-from kvbus.config import BrokerConfig, GroupConfig, IngestConfig, ViewConfig, WorkerConfig, parse_worker
+from kvbus.config.broker import BrokerConfig
+from kvbus.config.groups import GroupConfig
+from kvbus.config.workers import IngestConfig, WorkerConfig, parse_worker
 from kvbus.endpoints import parse_ranks
 from kvbus.errors import ConfigError, Problem
+from kvbus.views.config import ViewConfig
 from kvbus.views.profiles import FILTER_OPTIONS
 
 __all__ = ["broker_config", "with_flags"]

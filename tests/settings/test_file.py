@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from kvbus.config import BrokerConfig, GroupConfig, IngestConfig, ViewConfig, WorkerConfig
-from kvbus.config_file import broker_config, with_flags
 from kvbus.errors import ConfigError
+from kvbus.settings.file import broker_config, with_flags
 from kvbus.views.filters import EventFilter
 from tests.shared_data import CHECKOUT
 

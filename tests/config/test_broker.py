@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvbus.config import BrokerConfig, GroupConfig, GroupPolicy, IngestConfig, ViewConfig, WorkerConfig, parse_worker
+from kvbus.config import BrokerConfig, GroupConfig, GroupPolicy, IngestConfig, ViewConfig, WorkerConfig
 from kvbus.errors import ConfigError
 
 WORKER = WorkerConfig(worker_id="a", endpoint="tcp://127.0.0.1:5557")
@@ -14,29 +14,6 @@ def problems(config: BrokerConfig) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         config.validate()
     return [str(problem) for problem in caught.value.problems]
-
-
-@pytest.mark.parametrize(
-    ("text", "worker"),
-    [
-        (
-            "tcp://127.0.0.1:5557",
-            WorkerConfig(worker_id="tcp://127.0.0.1:5557", endpoint="tcp://127.0.0.1:5557"),
-        ),
-        (
-            "w0=tcp://h:1,replay=tcp://h:9,ranks=0-3",
-            WorkerConfig(worker_id="w0", endpoint="tcp://h:1", replay_endpoint="tcp://h:9", ranks=(0, 1, 2, 3)),
-        ),
-        ("w0=bind:tcp://*:1,ranks=2", WorkerConfig(worker_id="w0", endpoint="bind:tcp://*:1", ranks=(2,))),
-        ("ipc:///tmp/a=b", WorkerConfig(worker_id="ipc:///tmp/a=b", endpoint="ipc:///tmp/a=b")),
-        ("x=ipc:///tmp/a=b", WorkerConfig(worker_id="x", endpoint="ipc:///tmp/a=b")),
-        ("connect:tcp://h:1", WorkerConfig(worker_id="tcp://h:1", endpoint="connect:tcp://h:1")),
-        ("a=tcp://h:1,group=g", WorkerConfig(worker_id="a", endpoint="tcp://h:1", group="g")),
-    ],
-)
-def test_a_worker_as_typed(text, worker):
-    """`id=` is read only in front of the scheme, so an endpoint may contain `=`."""
-    assert worker == parse_worker(text)
 
 
 def test_a_broker_of_text_is_the_one_that_the_command_line_makes():
@@ -60,30 +37,6 @@ def test_a_broker_does_not_listen_to_itself(worker):
     assert ["the broker itself is there"] == [
         text.split(": ", 1)[1].split(" (")[0] for text in problems(BrokerConfig.of(worker))
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "expected"),
-        ("w0=", "expected"),
-        ("=tcp://h:1", "empty"),
-        ("h:1", "expected"),
-        ("tcp://h:70000", "70000"),
-        ("tcp://h:1,replay=nonsense", "replay"),
-        ("tcp://h:1,foo=2", "unknown option 'foo'"),
-        ("tcp://h:1,ranks=3-1", "ranks"),
-        ("tcp://h:1,ranks=0,ranks=1", "twice"),
-        ("tcp://h:65535,ranks=0-1", "65536"),
-        ("tcp://h:1,replay=tcp://h:1", "same"),
-    ],
-)
-def test_a_worker_that_cannot_be_is_refused_with_the_reason(text, reason):
-    """G16 among them: the port that a rank would need is named."""
-    with pytest.raises(ConfigError) as caught:
-        parse_worker(text)
-    assert "--worker" in str(caught.value)
-    assert reason in str(caught.value)
 
 
 def test_a_broker_needs_somebody_to_listen_to():

@@ -1,0 +1,121 @@
+"""Where workers are: those that the broker connects to, and the socket for those that connect by themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from kvbus.endpoints import Endpoint, parse_ranks
+from kvbus.errors import ConfigError, Problem
+
+__all__ = ["DEFAULT_INGEST", "IngestConfig", "WorkerConfig", "parse_worker"]
+
+DEFAULT_INGEST = "tcp://127.0.0.1:5800"
+
+_WORKER = re.compile(r"(?:(?P<id>[^=/:,]*)=)?(?P<endpoint>(?:bind:|connect:)?[a-z]+://.*)", re.DOTALL)
+_OPTION = re.compile(r",(?=[a-z_]+=)")
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker that the broker subscribes to.
+
+    Attributes:
+        worker_id: Name in votes, logs and metrics; unique in the broker. Default: the endpoint as typed.
+        endpoint: Where its PUB socket is. The broker's SUB connects unless it says `bind:` or the host is a wildcard.
+        replay_endpoint: Where its replay ROUTER is; `None` = a lost batch cannot be asked for again and is a declared loss.
+        ranks: Data-parallel ranks that it serves; each has its own sockets on port + rank. `None` = not declared: one socket,
+            and the ranks are learned from what it sends.
+        group: Name of the worker group whose events must agree.
+    """
+
+    worker_id: str
+    endpoint: str
+    replay_endpoint: str | None = None
+    ranks: tuple[int, ...] | None = None
+    group: str = ""
+
+    def problems(self, field: str) -> Iterator[Problem]:
+        """Yield what is wrong with this worker, naming `field`."""
+        for name, text in (("", self.endpoint), (",replay=", self.replay_endpoint)):
+            if text is None:
+                continue
+            try:
+                endpoint = Endpoint.parse(text, field + name)
+                for rank in self.ranks or (0,):
+                    endpoint.for_rank(rank)
+            except ConfigError as error:
+                yield from error.problems
+        if self.replay_endpoint == self.endpoint:
+            yield Problem(field, self.endpoint, "replay and publish endpoint are the same")
+
+
+class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A socket that the broker binds and workers connect to; a worker is told by its topic.
+
+    Attributes:
+        endpoint: Where the broker's SUB binds.
+        workers: Number of seats, which is the quorum; ≥ 1. The first so many topics take them.
+        topics: Topics for which seats are kept; empty = first come. At most `workers`.
+        group: Name of the worker group whose events must agree.
+    """
+
+    endpoint: str = DEFAULT_INGEST
+    workers: int = 1
+    topics: tuple[str, ...] = ()
+    group: str = ""
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the ingest socket."""
+        try:
+            Endpoint.parse(self.endpoint, "--ingest")
+        except ConfigError as error:
+            yield from error.problems
+        if self.workers < 1:
+            yield Problem("--workers", str(self.workers), "must be at least 1")
+        if len(set(self.topics)) != len(self.topics):
+            yield Problem("--topics", ",".join(self.topics), "names a topic twice")
+        if len(self.topics) > max(self.workers, 1):
+            yield Problem("--topics", ",".join(self.topics), f"names more topics than the {self.workers} seats")
+
+
+def parse_worker(text: str, field: str = "--worker") -> WorkerConfig:
+    """Read one worker as typed: `[id=]endpoint[,replay=endpoint][,ranks=0-3]`.
+
+    `id=` is read only in front of the endpoint's scheme, so an endpoint may contain `=`.
+
+    Args:
+        text: What the user typed.
+        field: Flag or key to name in an error.
+
+    Returns:
+        The worker; its endpoints have been checked, its relations to others not.
+
+    Raises:
+        ConfigError: Unknown option, missing or repeated part, bad endpoint or ranks.
+    """
+    endpoint_text, *options = _OPTION.split(text)
+    if not (match := _WORKER.fullmatch(endpoint_text)):
+        raise ConfigError([Problem(field, text, "expected [id=]endpoint[,replay=endpoint][,ranks=0-3]")])
+    worker_id, endpoint = match["id"], match["endpoint"]
+    if worker_id == "":
+        raise ConfigError([Problem(field, text, "the id in front of '=' is empty")])
+    found: dict[str, str] = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        if name not in {"replay", "ranks", "group"}:
+            raise ConfigError([Problem(field, text, f"unknown option {name!r}; known are replay=, ranks= and group=")])
+        if name in found:
+            raise ConfigError([Problem(field, text, f"{name}= is given twice")])
+        found[name] = value
+    worker = WorkerConfig(
+        worker_id=worker_id or endpoint.removeprefix("connect:").removeprefix("bind:"),
+        endpoint=endpoint,
+        replay_endpoint=found.get("replay"),
+        ranks=parse_ranks(found["ranks"], f"{field},ranks=") if "ranks" in found else None,
+        group=found.get("group", ""),
+    )
+    if problems := list(worker.problems(field)):
+        raise ConfigError(problems)
+    return worker
