@@ -23,26 +23,38 @@ MAY_IMPORT = {
     "errors": set(),
     "events": {"errors"},
     "endpoints": {"errors"},
-    "config": NOUNS | {"views"},  # a view's options hold its filter
+    "config": NOUNS | {"views", "security"},  # a view's options hold its filter
+    "security": NOUNS | {"connections"},
     "settings": NOUNS | {"views"},
     "wire": NOUNS,
     "streams": NOUNS | {"wire"},
     "aggregate": NOUNS,
     "views": NOUNS | {"wire"},
     "ipc": NOUNS,
-    "connections": NOUNS | {"sockets"},
-    "sockets": NOUNS | {"ipc", "connections"},
+    "connections": NOUNS | {"sockets", "security"},
+    "sockets": NOUNS | {"ipc", "connections", "security"},
     "ops": NOUNS,
-    "broker": NOUNS | {"wire", "streams", "aggregate", "views", "sockets", "connections", "ops"},
-    "publisher": NOUNS | {"wire", "streams", "sockets", "connections"},
-    "subscriber": NOUNS | {"wire", "streams", "views", "sockets", "connections"},
+    "broker": NOUNS | {"wire", "streams", "aggregate", "views", "sockets", "security", "connections", "ops"},
+    "publisher": NOUNS | {"wire", "streams", "sockets", "security", "connections"},
+    "subscriber": NOUNS | {"wire", "streams", "views", "sockets", "security", "connections"},
     "offload": NOUNS | {"wire"},
-    "worker": NOUNS | {"wire", "streams", "offload", "publisher", "sockets", "ops"},
+    "worker": NOUNS | {"wire", "streams", "offload", "publisher", "sockets", "security", "ops"},
     "sim": NOUNS | {"wire", "streams", "aggregate", "views", "broker", "subscriber", "offload"},
 }
 
 # What is in these is pure, and so may import only what is pure.
-PURE = NOUNS | {"settings", "wire", "streams", "aggregate", "views", "broker", "subscriber", "offload", "sim"}
+PURE = NOUNS | {
+    "settings",
+    "security",
+    "wire",
+    "streams",
+    "aggregate",
+    "views",
+    "broker",
+    "subscriber",
+    "offload",
+    "sim",
+}
 
 # The shells among them: they give a pure node its sockets, its thread and its clock.
 SHELLS = {
@@ -52,6 +64,7 @@ SHELLS = {
     "kvbus.broker.links",
     "kvbus.broker.loop",
     "kvbus.broker.server",
+    "kvbus.security.key_files",
     "kvbus.subscriber",
     "kvbus.subscriber.loop",
     "kvbus.subscriber.mailbox",
