@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import socket as posix_socket
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum
 from types import TracebackType
 from typing import TypeAlias
@@ -28,6 +29,7 @@ from zmq.backend import Socket as _Bare
 from kvbus.connections import ConnectionWatch, ZmqSocket
 from kvbus.endpoints import Endpoint
 from kvbus.ipc import IpcFile, refused
+from kvbus.security.keys import Curve, CurveClient, CurveServer
 
 __all__ = [
     "FRAMES_MAX",
@@ -85,6 +87,10 @@ class SocketOptions(msgspec.Struct, frozen=True, kw_only=True):
         reconnect_max_ms: Waits double up to it.
         ipv6: Switch IPv6 on; `None` = where the host is a bracketed address, or a name that has IPv6 addresses only.
         subscriptions: SUB only: prefixes subscribed to; set here, the first message after the connect is not missed.
+        curve: Keys, for encryption: those of a server where the socket binds, of a client where it connects; `None` = plaintext.
+            `inproc` does not leave the process and needs none.
+        gate_domain: Name under which the context's `Gate` is asked before a peer is let in; without a gate nobody is. Empty =
+            it is not asked.
     """
 
     send_hwm: int = 100_000
@@ -104,6 +110,8 @@ class SocketOptions(msgspec.Struct, frozen=True, kw_only=True):
     reconnect_max_ms: int = 5_000
     ipv6: bool | None = None
     subscriptions: tuple[bytes, ...] = ()
+    curve: Curve | None = None
+    gate_domain: str = ""
 
 
 class BoundSocket:
@@ -152,6 +160,18 @@ class BoundSocket:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def redial(self) -> None:
+        """Connect anew, where the other side has refused us in a way after which ZeroMQ does not try again by itself.
+
+        Only for a connected socket that is watched. Messages queued for the peer are gone.
+        """
+        assert self.watch is not None
+        assert not self.is_bound
+        with suppress(zmq.ZMQError):  # the endpoint is forgotten already
+            self.socket.disconnect(self.url)
+        self.socket.connect(self.url)
+        self.watch.redialled()
 
     def __enter__(self) -> BoundSocket:
         """Return itself."""
@@ -207,7 +227,7 @@ def open_socket(
         socket = context.socket(kind)
         _set_options(socket, kind, endpoint, options)
         if watches:
-            watch = ConnectionWatch(socket)
+            watch = ConnectionWatch(socket, binds)
         if not binds:
             socket.connect(endpoint.url)
         else:
@@ -249,6 +269,7 @@ def _set_options(socket: ZmqSocket, kind: int, endpoint: Endpoint, options: Sock
             socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, options.keepalive_idle_s)
             socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, options.keepalive_interval_s)
             socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, options.keepalive_count)
+    _set_security(socket, options)
     if kind == zmq.ROUTER:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     elif kind == zmq.XPUB:
@@ -256,6 +277,21 @@ def _set_options(socket: ZmqSocket, kind: int, endpoint: Endpoint, options: Sock
     elif kind == zmq.SUB:
         for prefix in options.subscriptions:
             socket.setsockopt(zmq.SUBSCRIBE, prefix)
+
+
+def _set_security(socket: ZmqSocket, options: SocketOptions) -> None:
+    """Set keys and gate."""
+    if isinstance(options.curve, CurveServer):
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, options.curve.secret_key)
+    elif isinstance(options.curve, CurveClient):
+        socket.setsockopt(zmq.CURVE_SERVERKEY, options.curve.server_key)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, options.curve.public_key)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, options.curve.secret_key)
+    if options.gate_domain:
+        socket.setsockopt_string(zmq.ZAP_DOMAIN, options.gate_domain)
+        # Without it a gate that is not there would let everybody in.
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 
 def _needs_ipv6(endpoint: Endpoint) -> bool:

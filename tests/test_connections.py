@@ -10,6 +10,7 @@ import zmq
 
 from kvbus.connections import ConnectionChange, ConnectionWatch
 from kvbus.endpoints import Endpoint
+from kvbus.security.keys import CurveClient
 from kvbus.sockets import BoundSocket, SocketOptions, ZmqContext, open_socket
 
 WAIT_MS = 5_000
@@ -80,3 +81,39 @@ def test_g63_watching_leaks_no_descriptors(zmq_context: ZmqContext, rounds: int)
                 assert [UP] == next_changes(watch, 1)
         # ZeroMQ closes descriptors from its own thread, a little later; a leak would be at least one a round.
         assert len(os.listdir("/proc/self/fd")) < before + 100
+
+
+def test_failed_handshakes_are_counted_by_reason(zmq_context: ZmqContext) -> None:
+    """A peer that does not get in must not be silence: a port check looks otherwise than a peer that speaks another mechanism."""
+    server, watch = watched(zmq_context, zmq.XPUB, "tcp://127.0.0.1:0")
+    with server:
+        for greeting in (b"", b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE".ljust(55, b"\0")):
+            with posix_socket.create_connection(("127.0.0.1", Endpoint.parse(server.url).port)) as stranger:
+                stranger.sendall(greeting)
+                if greeting:
+                    stranger.recv(64)
+        while watch.refusals["handshake"] + watch.refusals["mechanism"] < 2 and watch.socket.poll(WAIT_MS):
+            assert [] == watch.take_changes()
+    assert {"handshake": 1, "mechanism": 1} == {reason: count for reason, count in watch.refusals.items() if count}
+    assert watch.has_news
+    assert not watch.is_cut_off  # one that binds never asks again
+
+
+def test_a_client_that_is_cut_off_says_so_and_can_ask_again(zmq_context: ZmqContext) -> None:
+    """ZeroMQ gives up for good when the other side speaks another mechanism, and a mistake there stays a silence here."""
+    public_key, secret_key = zmq.curve_keypair()
+    server, _ = watched(zmq_context, zmq.XPUB, "tcp://127.0.0.1:0")
+    with server:
+        curve = CurveClient(secret_key=secret_key, public_key=public_key, server_key=public_key)
+        options = SocketOptions(reconnect_min_ms=1, curve=curve)
+        reader = open_socket(zmq_context, zmq.SUB, Endpoint.parse(server.url), options, watches=True)
+        watch = reader.watch
+        assert watch is not None
+        with reader:
+            for _ in range(2):
+                while not watch.is_cut_off and watch.socket.poll(WAIT_MS):
+                    assert [] == watch.take_changes()
+                assert watch.is_cut_off
+                reader.redial()
+                assert not watch.is_cut_off
+    assert watch.refusals["mechanism"] >= 2

@@ -64,6 +64,7 @@ SHELLS = {
     "kvbus.broker.links",
     "kvbus.broker.loop",
     "kvbus.broker.server",
+    "kvbus.security.gate",
     "kvbus.security.key_files",
     "kvbus.subscriber",
     "kvbus.subscriber.loop",
