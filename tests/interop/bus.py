@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kvbus.broker.server import Broker
 from kvbus.config import BrokerConfig, GroupConfig, ViewConfig, WorkerConfig
-from tests.interop.engine import ANY, Engine
+from tests.interop.engine import ANY, PATIENCE_S, Engine
 
 
 class Source(NamedTuple):
@@ -42,11 +42,37 @@ class Bus:
             output = next(key for key in bound if key.removeprefix("pub:").split(".")[0] == name)
             self.sources[name] = Source(bound[output], bound[output.replace("pub:", "replay:")])
 
+    def wait_until_connected(self) -> None:
+        """Wait until it would hear every engine; to be called before anybody else listens.
+
+        Real engines load a model first. Ours could be further than what they keep before a broker hears them.
+        """
+        for rank in (rank for engine in self._engines for rank in engine.ranks):
+            assert rank.publisher.wait_for_subscribers(1, PATIENCE_S), "the broker does not connect"
+
     def stop(self) -> None:
         """Stop it. Harmless when it does not run."""
         if self._broker is not None:
             self._broker.stop()
             self._broker = None
+
+    def has_heard_all(self) -> bool:
+        """Whether it has every batch that the engines have published so far."""
+        assert self._broker is not None
+        heard = {
+            worker.worker_id: max((stream.position or 0 for stream in worker.streams), default=0)
+            for worker in self._broker.status().workers
+        }
+        return all(
+            heard[f"{engine.name}{index}"] == rank.publisher.stats.numbered
+            for engine in self._engines
+            for index, rank in enumerate(engine.ranks)
+        )
+
+    def batches_sent(self) -> list[int]:
+        """How many batches each view has sent."""
+        assert self._broker is not None
+        return [view.batches for view in self._broker.status().views]
 
     def has_seen_restart(self, name: str) -> bool:
         """Whether it knows that all ranks of an engine have begun a new life."""

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from tests.interop.bus import Source
-from tests.interop.engine import Held, Prompt
+from tests.interop.engine import PATIENCE_S, Held, Prompt
 
 Verdict: TypeAlias = Literal["right", "too much", "too little"]
 """Whether what is said of a prompt is so; `too much` sends a request to where its prefix is not."""
 
-LOOK_S = 0.05
-START_S = 30.0
+LOOK_S = 0.02
 
 OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "NO_COLOR": "1", "no_proxy": "*"}
 """Nothing here may ask the network for a model or a tokenizer."""
@@ -66,19 +65,28 @@ def pause(seconds: float = LOOK_S) -> None:
     _never.wait(seconds)
 
 
-def wait_for(is_so: Callable[[], bool], seconds: float = START_S) -> None:
+def wait_for(is_so: Callable[[], bool]) -> None:
     """Look until something is so."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + PATIENCE_S
     while not is_so():
-        assert time.monotonic() < until, f"not so after {seconds} s"
+        assert time.monotonic() < until, f"not so after {PATIENCE_S} s"
         pause()
 
 
-def free_port() -> int:
-    """A port that nobody has at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+class Port:
+    """A port for a program that cannot tell which one it took: held, so that the system gives it to nobody meanwhile.
+
+    Two sockets may be bound to it while neither listens and both say that they share; servers on Linux do say so.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", 0))
+        self.number = int(self._socket.getsockname()[1])
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class Program:

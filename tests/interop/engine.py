@@ -14,7 +14,9 @@ from kvbus.publisher import Publisher
 BLOCK_TOKENS = 4
 MEDIA = ("GPU", "CPU")
 ANY = "tcp://127.0.0.1:0"
-WAIT_S = 10.0
+
+PATIENCE_S = 60.0
+"""How long something may take that must come; only a test that fails waits so long."""
 
 Held: TypeAlias = dict[str, set[bytes]]
 """Digests of the blocks that every rank of an engine holds, by medium."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop.bus import Source
-from tests.interop.consumers import Program, Verdict, compare, free_port, worst
+from tests.interop.consumers import Port, Program, Verdict, compare, worst
 from tests.interop.engine import BLOCK_TOKENS, Held, Prompt, depth
 from tests.interop.web import Http
 
@@ -20,12 +20,13 @@ class Dynamo:
     profile = "dynamo"
 
     def __init__(self, folder: Path, name: str) -> None:
-        port = free_port()
+        self._port = Port()
         self._names: list[str] = []
         self._program = Program(
-            [sys.executable, "-m", "dynamo.indexer", "--port", str(port), "--threads", "1"], folder / f"{name}.log"
+            [sys.executable, "-m", "dynamo.indexer", "--port", str(self._port.number), "--threads", "1"],
+            folder / f"{name}.log",
         )
-        self._http = Http(port)
+        self._http = Http(self._port.number)
 
     def follow(self, sources: dict[str, Source]) -> None:
         self._program.wait_until(lambda: self._http.answers("/health"))
@@ -49,3 +50,4 @@ class Dynamo:
     def close(self) -> None:
         self._http.close()
         self._program.close()
+        self._port.close()

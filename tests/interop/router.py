@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from tests.interop.bus import Source
-from tests.interop.consumers import Program, Verdict, compare, free_port, wait_for
+from tests.interop.consumers import Port, Program, Verdict, compare, wait_for
 from tests.interop.engine import BLOCK_TOKENS, Held, Prompt, depth
 from tests.interop.web import Http
 
@@ -53,6 +53,7 @@ class VllmRouter:
     def __init__(self, folder: Path, name: str) -> None:
         self._log = folder / f"{name}.log"
         self._program: Program | None = None
+        self._ports = [Port(), Port()]
         self._names: dict[int, str] = {}
         self._workers: list[tuple[ThreadingHTTPServer, threading.Thread]] = []
         self._read_bytes = 0
@@ -60,9 +61,9 @@ class VllmRouter:
         self._asked = 0
 
     def follow(self, sources: dict[str, Source]) -> None:
-        port = free_port()
+        port, prometheus_port = (each.number for each in self._ports)
         command = [sys.executable, "-m", "vllm_router.launch_router", "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--prometheus-port", str(free_port()), "--log-level", "debug", "--policy", "kv_aware"]
+        command += ["--prometheus-port", str(prometheus_port), "--log-level", "debug", "--policy", "kv_aware"]
         command += ["--kv-event-block-size", str(BLOCK_TOKENS), "--kv-event-model", MODEL]
         command += ["--kv-penalty-host", str(HOST_WEIGHT), "--worker-startup-check-interval", "1"]
         urls = []
@@ -79,7 +80,7 @@ class VllmRouter:
         tokens = [token for block in prompt for token in block.tokens] + [1]
         answer = self._http.ask("/v1/completions", {"model": MODEL, "prompt": tokens, "max_tokens": 1})
         self._asked += 1
-        wait_for(self._has_decided, 10)
+        wait_for(self._has_decided)
         credited = self._credits[self._asked - 1]
         real = {name: self._credit(prompt, each) for name, each in held.items()}
         verdict = compare(credited, max(real.values()))
@@ -91,6 +92,8 @@ class VllmRouter:
         if self._program is not None:
             self._http.close()
             self._program.close()
+        for port in self._ports:
+            port.close()
         for server, thread in self._workers:
             server.shutdown()
             thread.join()

@@ -6,7 +6,7 @@ import http.client
 import json
 from typing import Any
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class Http:
