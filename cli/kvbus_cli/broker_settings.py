@@ -1,15 +1,19 @@
-"""What `kvbus broker` is to run with: its file, and its flags, which count more."""
+"""What `kvbus broker` is to run with: its file, the environment, and its flags, each of which counts more than the one before."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from kvbus.config import BrokerConfig, parse_worker
+from kvbus.config import BrokerConfig
 from kvbus.errors import ConfigError, Problem
-from kvbus.settings.file import broker_config, with_flags
+from kvbus.settings.environment import PREFIX, read_environment
+from kvbus.settings.file import broker_problems, readable_broker_config
+from kvbus.settings.layers import ONLY, Layers, Origin, Row, Setting
+from kvbus.settings.locations import Path as OptionPath
+from kvbus.settings.locations import locate
 from kvbus.views.config import DEFAULT_REPLAY
 
 if sys.version_info >= (3, 11):
@@ -17,98 +21,158 @@ if sys.version_info >= (3, 11):
 else:  # pragma: no cover - the oldest Python that we run on
     import tomli as tomllib
 
-__all__ = ["BrokerSettings", "read_toml"]
+__all__ = ["FLAGS", "BrokerSettings", "LoadedBroker", "flags_of", "read_toml"]
+
+FLAGS: Final[Mapping[str, OptionPath]] = {
+    "--worker": ("workers",),
+    "--ingest": ("ingest", "endpoint"),
+    "--workers": ("ingest", "workers"),
+    "--topics": ("ingest", "topics"),
+    "--pub": ("views", ONLY, "endpoint"),
+    "--replay": ("views", ONLY, "replay_endpoint"),
+    "--topic": ("views", ONLY, "topic"),
+    "--buffer-batches": ("views", ONLY, "buffer_batches"),
+    "--buffer-bytes": ("views", ONLY, "buffer_bytes"),
+    "--hwm": ("views", ONLY, "hwm"),
+    "--on-loss": ("on_loss",),
+    "--on-departure": ("on_departure",),
+    "--worker-timeout": ("worker_timeout_s",),
+    "--probe": ("probe_s",),
+    "--age": ("age_s",),
+    "--clear-wait": ("clear_wait_s",),
+    "--journal": ("journal",),
+    "--journal-reset": ("journal_reset",),
+}
+"""Flags of `kvbus broker` that set an option, and which one. A flag that is not here is about the command, not the broker."""
+
+OTHER_VARIABLES: Final[Collection[str]] = frozenset(
+    PREFIX + name for name in ("CONFIG", "LOG_LEVEL", "SHARED", "CI_MARK")
+)
+"""Variables with our prefix that are no options: of the commands themselves, and of our own tests."""
+
+
+class LoadedBroker(NamedTuple):
+    """A configuration, and where it comes from.
+
+    Attributes:
+        config: What holds; read as far as possible where there are problems.
+        problems: Everything that is wrong, each blamed on the line, the variable or the flag that says it.
+        rows: Every option with its value and its origin.
+        strangers: Variables that look like options and are none.
+    """
+
+    config: BrokerConfig
+    problems: list[Problem]
+    rows: list[Row]
+    strangers: list[Problem]
 
 
 class BrokerSettings(NamedTuple):
-    """Flags as typed, by the names of the options; `None` = not typed.
+    """Everything that says something about a broker.
 
     Attributes:
         path: The file, or `None`.
-        workers: Values of `--worker`.
-        ingest: Options of the ingest socket.
-        view: Options of the view.
-        options: All others.
+        flags: Values typed, by flag; `None` = not typed, which is the same as not being in it.
+        variables: The environment.
+        path_field: What names the file, for errors.
     """
 
-    path: Path | None
-    workers: Sequence[str]
-    ingest: Mapping[str, Any]
-    view: Mapping[str, Any]
-    options: Mapping[str, Any]
+    path: Path | None = None
+    flags: Mapping[str, Any] = {}
+    variables: Mapping[str, str] = {}
+    path_field: str = "--config"
 
     def load(self) -> BrokerConfig:
-        """Read the file, let the flags count more, and check the whole. The broker does so at its start and on SIGHUP.
+        """Return what holds. The broker asks at its start and on SIGHUP, when the file may be another one.
 
         Raises:
-            ConfigError: With every problem of the first step that finds any: flags, file, values, relations.
+            ConfigError: With everything that is wrong.
         """
-        flags = self._flags()
-        document = {} if self.path is None else read_toml(self.path)
-        if "ingest" in flags:
-            self._check_ingest(flags["ingest"], document)
+        loaded = self.survey()
+        if loaded.problems:
+            raise ConfigError(loaded.problems)
+        return loaded.config
+
+    def survey(self) -> LoadedBroker:
+        """Read everything, and say what is wrong and where each value comes from.
+
+        Raises:
+            ConfigError: The file cannot be read, or is no TOML.
+        """
+        document, lines = ({}, {}) if self.path is None else read_toml(self.path, self.path_field)
+        layers = Layers(document, "" if self.path is None else self.path.name, lines)
         # Alone, or in a file without views, a broker has one, and that answers replay requests.
-        document.setdefault("views", [{"replay_endpoint": DEFAULT_REPLAY}])
-        view = _typed(self.view)
-        if view.get("replay_endpoint") == "none":
-            view["replay_endpoint"] = None
-        config = broker_config(with_flags(document, flags, view))
-        config.validate()
-        return config
+        layers.document.setdefault("views", [{"replay_endpoint": DEFAULT_REPLAY}])
+        environment = read_environment(self.variables, BrokerConfig, OTHER_VARIABLES)
+        layers.put(environment.settings)
+        layers.put(self._typed())
+        found = [*_half_an_ingest(layers), *broker_problems(layers.document)]
+        problems = [*layers.problems, *(self._shown(layers.blame(problem, FLAGS)) for problem in found)]
+        config = readable_broker_config(layers.document)
+        return LoadedBroker(config, problems, list(layers.rows(config)), list(environment.strangers))
 
-    def _flags(self) -> dict[str, Any]:
-        """Return the typed options but for the view's.
+    def _typed(self) -> list[Setting]:
+        """Return what was typed."""
+        return [
+            Setting(FLAGS[flag], value, Origin("flag", flag))
+            for flag, value in self.flags.items()
+            if value is not None and value != []
+        ]
 
-        Raises:
-            ConfigError: Workers that cannot be read.
-        """
-        flags = _typed(self.options)
-        problems: list[Problem] = []
-        workers = []
-        for text in self.workers:
-            try:
-                workers.append(parse_worker(text))
-            except ConfigError as error:
-                problems += error.problems
-        if problems:
-            raise ConfigError(problems)
-        if workers:
-            flags["workers"] = workers
-        if ingest := _typed(self.ingest):
-            flags["ingest"] = ingest
-        return flags
-
-    def _check_ingest(self, ingest: Mapping[str, Any], document: Mapping[str, Any]) -> None:
-        """Refuse flags that say only half of what an ingest socket needs.
-
-        Raises:
-            ConfigError: Seats without a socket, or a socket without seats.
-        """
-        if "ingest" in document:
-            return
-        if "endpoint" not in ingest:
-            raise ConfigError([Problem("--workers" if "workers" in ingest else "--topics", "", "needs --ingest")])
-        if "workers" not in ingest:
-            raise ConfigError([Problem("--workers", "", "--ingest needs the number of workers that must agree")])
+    def _shown(self, problem: Problem) -> Problem:
+        """Return a problem that nobody is to blame for in words of who can mend it: without a file, by a flag."""
+        named = {_words(path): flag for flag, path in FLAGS.items()} if self.path is None else {}
+        return problem._replace(field=named.get(problem.field, problem.field))
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return what is in a configuration file.
+def _half_an_ingest(layers: Layers) -> list[Problem]:
+    """Refuse to guess the half of an ingest socket that nobody says."""
+    ingest = layers.document.get("ingest")
+    if not isinstance(ingest, Mapping) or layers.origin(("ingest",)).kind == "file":
+        return []
+    if "endpoint" not in ingest:
+        return [Problem("ingest.workers" if "workers" in ingest else "ingest.topics", "", "needs --ingest")]
+    if "workers" not in ingest:
+        return [Problem("--workers", "", "--ingest needs the number of workers that must agree")]
+    return []
+
+
+def flags_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was typed, by flag, from the parameters of the command.
+
+    Args:
+        parameters: Values by the names of the command's parameters; `None`, or false for a switch, = not typed.
+    """
+    typed = {flag: parameters.get(flag.removeprefix("--").replace("-", "_")) for flag in FLAGS}
+    if isinstance(typed["--topics"], str):
+        typed["--topics"] = [name for name in typed["--topics"].split(",") if name]
+    return {flag: value for flag, value in typed.items() if _is_typed(value)}
+
+
+def read_toml(path: Path, field: str = "--config") -> tuple[dict[str, Any], dict[OptionPath, int]]:
+    """Return what is in a configuration file, and on which lines.
 
     Args:
         path: Where it is.
+        field: What names it, for errors.
 
     Raises:
         ConfigError: It cannot be read, or is no TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text), locate(text)
     except OSError as error:
-        raise ConfigError([Problem("--config", str(path), error.strerror or str(error))]) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError([Problem("--config", str(path), f"no TOML: {error}")]) from None
+        raise ConfigError([Problem(field, str(path), error.strerror or str(error))]) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError([Problem(field, str(path), f"no TOML: {error}")]) from None
 
 
-def _typed(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags that were typed."""
-    return {name: value for name, value in flags.items() if value is not None}
+def _is_typed(value: Any) -> bool:
+    """Tell whether a parameter was typed; a flag that may be repeated and was not is an empty list."""
+    return value is not None and value is not False and not (isinstance(value, (list, tuple)) and not value)
+
+
+def _words(path: OptionPath) -> str:
+    """Return the path of a flag as problems name it."""
+    return "".join(f"[{max(part, 0)}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")

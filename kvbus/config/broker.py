@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from kvbus.config.groups import DeparturePolicy, GroupConfig, GroupPolicy, LossPolicy
+from kvbus.config.places import Place, collisions, place_of
 from kvbus.config.workers import IngestConfig, WorkerConfig, parse_worker
-from kvbus.endpoints import Endpoint
 from kvbus.errors import ConfigError, Problem
 from kvbus.views.config import DEFAULT_PUB, DEFAULT_REPLAY, ViewConfig
 
@@ -31,23 +31,30 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             tail then stays unnoticed for 5 s, and a worker answers one small question in that time.
         age_s: Seconds for which a vote counts, > 0. 30: far above the skew of ranks that run in lockstep, and short enough
             that a router does not act on what one rank said half a minute before the others.
-        clear_wait_s: Seconds to wait for all workers' clears before it goes out alone, > 0.
-        loss_window_s: Losses within so many seconds give one clear, ≥ 0.
+        clear_wait_s: Seconds to wait for all workers' clears before it goes out alone, > 0. 5: engines clear within one step,
+            and a clear too many costs a little cache, while one too late lies about all of it.
+        loss_window_s: Losses within so many seconds give one clear, ≥ 0. 1: the ranks of an engine lose together, and routers
+            would rebuild their index for each of them.
         losses_per_minute: A worker with more declared losses than this is set aside until it has had none for a minute, ≥ 1.
-        pending_events_max: Events waiting for the other workers, per group and rank, ≥ 1; the oldest is given up first.
-        pending_bytes_max: Their bytes, ≥ 1 MiB.
-        streams_max: Streams (worker, topic, rank) followed at once, ≥ 1; further ones are refused and counted.
+            6: above what a bad network does, below one every few seconds, at which nothing useful is announced any more.
+        pending_events_max: Events waiting for the other workers, per group and rank, ≥ 1; the oldest is given up first. A
+            million: what a busy engine emits in `age_s`, ten times over.
+        pending_bytes_max: Their bytes, ≥ 1 MiB. 1 GiB: a million events of the size that engines make.
+        streams_max: Streams (worker, topic, rank) followed at once, ≥ 1; further ones are refused and counted. 4096: one made-up
+            topic a message must not fill the memory.
         message_bytes_max: Largest message taken from a worker, ≥ 1 KiB; ZeroMQ drops the connection of one that sends more.
             64 MiB: a batch of a million tokens is about 5 MB.
         residency_blocks_max: Blocks remembered for snapshots, per group and rank, ≥ 1; past it the oldest are withdrawn from all
             views, which is safe and counted. Two million blocks of 16 tokens are about 500 MB here.
-        residency_bytes_max: Their bytes, ≥ 1 MiB.
+        residency_bytes_max: Their bytes, ≥ 1 MiB. 1 GiB: twice what two million blocks of 16 tokens take.
         described_blocks_max: Blocks whose tokens are remembered for views that resolve placeholders, per worker group, ≥ 1;
             past it the oldest are forgotten, and placeholders of them go out as they came. A million are about 300 MB.
-        described_bytes_max: Their bytes, ≥ 1 MiB.
-        flush_events: An output batch goes out at so many events, ≥ 1, or when input runs dry.
-        flush_bytes: Or at so many bytes, ≥ 1 KiB.
-        linger_s: Seconds given to unsent output at the end, ≥ 0.
+        described_bytes_max: Their bytes, ≥ 1 MiB. 512 MiB: half as much again as a million blocks of 16 tokens take.
+        flush_events: An output batch goes out at so many events, ≥ 1, or when input runs dry. 64: the cost of a batch is then
+            a small part of theirs, and nobody waits.
+        flush_bytes: An output batch goes out at so many bytes, ≥ 1 KiB. 64 KiB: few packets, and a slow reader is never given
+            a lump.
+        linger_s: Seconds given to unsent output at the end, ≥ 0. 1: an orderly end within the grace time of any supervisor.
         journal: File in which the broker keeps what it needs to go on after it was killed: numbers, batches, pending votes and
             who holds what. `None` = its restart is a new epoch. One broker a file.
         journal_reset: Whether a file that is no journal, or a damaged one, is set aside as `PATH.aside` rather than refused.
@@ -153,71 +160,80 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def _problems(self) -> Iterator[Problem]:
         if not self.workers and self.ingest is None:
-            yield Problem("--worker", "", "give at least one worker, or --ingest with --workers")
+            yield Problem("workers", "", "give at least one worker, or an ingest socket with the number of its workers")
         if self.workers and self.ingest is not None:
-            yield Problem("--ingest", self.ingest.endpoint, "cannot be combined with --worker")
-        for worker in self.workers:
-            yield from worker.problems("--worker")
-        yield from _repeated("--worker", "worker id", [worker.worker_id for worker in self.workers])
-        yield from _repeated("--worker", "endpoint", list(self._worker_urls()))
-        own_urls = {text.removeprefix("bind:") for text in self._bound_urls()}
-        for url in dict.fromkeys(self._worker_urls()):
-            if url in own_urls:
-                yield Problem("--worker", url, "the broker itself is there")
+            yield Problem("ingest.endpoint", self.ingest.endpoint, "cannot be combined with workers to connect to")
+        for index, worker in enumerate(self.workers):
+            yield from worker.problems(f"workers[{index}].endpoint", f"workers[{index}].replay_endpoint")
+        yield from _repeated("workers", "worker_id", "worker id", [worker.worker_id for worker in self.workers])
         if self.ingest is not None:
             yield from self.ingest.problems()
         yield from self._group_problems()
-        if self.journal == "":
-            yield Problem("--journal", "", "must be the path of a file")
-        if self.journal is not None:
-            for group in self.groups:
-                if group.release == "residency":
-                    yield Problem("groups.release", group.release, "what workers hold is not in the journal")
-        if self.journal_reset and self.journal is None:
-            yield Problem("--journal-reset", "", "needs --journal")
+        yield from self._journal_problems()
         if not self.views:
             yield Problem("views", "", "a broker needs at least one view")
-        for view in self.views:
-            yield from view.problems(self._ranks_of(view))
-            yield from self._stray_groups(view)
-        yield from _repeated("views", "view name", [view.name for view in self.views])
-        yield from _repeated("--pub/--replay", "endpoint", list(self._bound_urls()))
-        for flag, value, least in (
-            ("--losses-per-minute", self.losses_per_minute, 1),
-            ("--pending-events", self.pending_events_max, 1),
-            ("--pending-bytes", self.pending_bytes_max, 1 << 20),
-            ("--streams", self.streams_max, 1),
-            ("--message-bytes", self.message_bytes_max, 1 << 10),
-            ("--residency-blocks", self.residency_blocks_max, 1),
-            ("--residency-bytes", self.residency_bytes_max, 1 << 20),
-            ("--described-blocks", self.described_blocks_max, 1),
-            ("--described-bytes", self.described_bytes_max, 1 << 20),
-            ("--flush-events", self.flush_events, 1),
-            ("--flush-bytes", self.flush_bytes, 1 << 10),
-            ("--loss-window", self.loss_window_s, 0),
-            ("--linger", self.linger_s, 0),
-        ):
+        for index, view in enumerate(self.views):
+            yield from view.problems(f"views[{index}].", self._ranks_of(view))
+            yield from self._stray_groups(f"views[{index}].groups", view)
+        yield from _repeated("views", "name", "view name", [view.name for view in self.views])
+        yield from self._place_problems()
+        yield from self._number_problems()
+
+    def _journal_problems(self) -> Iterator[Problem]:
+        if self.journal == "":
+            yield Problem("journal", "", "must be the path of a file")
+        if self.journal is not None:
+            for index, group in enumerate(self.groups):
+                if group.release == "residency":
+                    yield Problem(f"groups[{index}].release", group.release, "what workers hold is not in the journal")
+        if self.journal_reset and self.journal is None:
+            yield Problem("journal_reset", "", "needs a journal")
+
+    def _number_problems(self) -> Iterator[Problem]:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
             if not value >= least:
-                yield Problem(flag, str(value), f"must be at least {least}")
-        for flag, seconds in (
-            ("--age", self.age_s),
-            ("--clear-wait", self.clear_wait_s),
-            ("--probe", self.probe_s),
-            ("--journal-age", self.journal_age_s),
-        ):
+                yield Problem(name, str(value), f"must be at least {least}")
+        for name in _TIMES:
+            seconds = getattr(self, name)
             if not 0 < seconds < float("inf"):
-                yield Problem(flag, str(seconds), "must be more than 0 seconds and finite")
+                yield Problem(name, str(seconds), "must be more than 0 seconds and finite")
+
+    def _place_problems(self) -> Iterator[Problem]:
+        """Yield sockets that would stand in each other's place."""
+        own = list(self._own_places())
+        engines = [
+            place
+            for index, worker in enumerate(self.workers)
+            for name in ("endpoint", "replay_endpoint")
+            for place in place_of(f"workers[{index}].{name}", getattr(worker, name), worker.ranks or (0,))
+        ]
+        binding = [place for place in engines if place.binds]
+        connecting = [place for place in engines if place not in binding]
+        yield from collisions([*own, *binding])
+        yield from collisions(connecting)
+        for problem in collisions(connecting, own):
+            yield problem._replace(reason=f"the broker itself is there: {problem.reason}")
+
+    def _own_places(self) -> Iterator[Place]:
+        """Yield where the broker binds."""
+        for index, view in enumerate(self.views):
+            ranks = tuple(rank or 0 for rank in view.ranks) or self._ranks_of(view) if view.split == "rank" else (0,)
+            yield from place_of(f"views[{index}].endpoint", view.endpoint, ranks)
+            yield from place_of(f"views[{index}].replay_endpoint", view.replay_endpoint, ranks)
+        if self.ingest is not None:
+            yield from place_of("ingest.endpoint", self.ingest.endpoint)
 
     def _group_problems(self) -> Iterator[Problem]:
         policy = GroupPolicy(
             on_loss=self.on_loss, on_departure=self.on_departure, worker_timeout_s=self.worker_timeout_s
         )
-        yield from policy.problems("--")
+        yield from policy.problems("")
         for name in dict.fromkeys(worker.group for worker in self.workers if worker.replay_endpoint is not None):
             timeout_s = self.policy(name).worker_timeout_s
             if timeout_s < 2 * self.probe_s:
-                reason = f"must be at least twice --probe ({self.probe_s:g}), or one lost answer would be a departure"
-                yield Problem("--worker-timeout", str(timeout_s), reason)
+                reason = f"must be at least twice probe_s ({self.probe_s:g}), or one lost answer would be a departure"
+                yield Problem(self._timeout_field(name), str(timeout_s), reason)
         known = {worker.group for worker in self.workers}
         if self.ingest is not None:
             known.add(self.ingest.group)
@@ -233,38 +249,50 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             yield from own.problems(f"groups[{index}].")
             if group.name not in known:
                 yield Problem(f"groups[{index}].name", group.name, "no worker is of this group")
-        yield from _repeated("groups", "group name", [group.name for group in self.groups])
+        yield from _repeated("groups", "name", "group name", [group.name for group in self.groups])
 
-    def _worker_urls(self) -> Iterator[str]:
-        for worker in self.workers:
-            for rank in worker.ranks or (0,):
-                for text in (worker.endpoint, worker.replay_endpoint):
-                    if text is not None:
-                        try:
-                            yield Endpoint.parse(text, "--worker").for_rank(rank).url
-                        except ConfigError:
-                            continue  # reported by the worker's own check
+    def _timeout_field(self, group: str) -> str:
+        """Return the option that says when workers of a group have departed."""
+        for index, config in enumerate(self.groups):
+            if config.name == group and config.worker_timeout_s is not None:
+                return f"groups[{index}].worker_timeout_s"
+        return "worker_timeout_s"
 
-    def _bound_urls(self) -> Iterator[str]:
-        try:
-            outputs = self.outputs()
-        except ConfigError:
-            return  # reported by the view's own check
-        for text in (text for view in outputs for text in (view.endpoint, view.replay_endpoint)):
-            if text is not None and not text.endswith((":0", ":*")):
-                yield text
-
-    def _stray_groups(self, view: ViewConfig) -> Iterator[Problem]:
+    def _stray_groups(self, field: str, view: ViewConfig) -> Iterator[Problem]:
         """Yield groups that a view asks for and no worker is in."""
         known = dict.fromkeys(worker.group for worker in self.workers)
         if self.ingest is not None:
             known[self.ingest.group] = None
         for group in view.groups:
             if group not in known:
-                yield Problem("views.groups", group, f"no worker is in this group; there are {', '.join(known)!r}")
+                yield Problem(field, group, f"no worker is in this group; there are {', '.join(known)!r}")
 
 
-def _repeated(field: str, noun: str, values: list[str]) -> Iterator[Problem]:
-    """Yield one problem for each value that stands more than once."""
-    for value in dict.fromkeys(value for value in values if values.count(value) > 1):
-        yield Problem(field, value, f"the same {noun} is given twice")
+def _repeated(table: str, option: str, noun: str, values: list[str]) -> Iterator[Problem]:
+    """Yield one problem for each value that stands more than once, where it stands for the second time."""
+    seen: dict[str, int] = {}
+    for index, value in enumerate(values):
+        if seen.setdefault(value, index) != index:
+            reason = f"the same {noun} is given twice: {table}[{seen[value]}] has it too"
+            yield Problem(f"{table}[{index}].{option}", value, reason)
+
+
+_LEAST = {
+    "losses_per_minute": 1,
+    "pending_events_max": 1,
+    "pending_bytes_max": 1 << 20,
+    "streams_max": 1,
+    "message_bytes_max": 1 << 10,
+    "residency_blocks_max": 1,
+    "residency_bytes_max": 1 << 20,
+    "described_blocks_max": 1,
+    "described_bytes_max": 1 << 20,
+    "flush_events": 1,
+    "flush_bytes": 1 << 10,
+    "loss_window_s": 0,
+    "linger_s": 0,
+}
+"""Options that are numbers, and the least that each may be."""
+
+_TIMES = ("age_s", "clear_wait_s", "probe_s", "journal_age_s")
+"""Options that are seconds, more than none."""

@@ -56,25 +56,23 @@ class GroupPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Yield what is wrong with it.
 
         Args:
-            field: Put in front of the option's name, which is a flag after `--` and a key otherwise.
+            field: Put in front of the option's name.
         """
-        flags = field.endswith("--")
         for name, text, words in (
-            ("on-loss", self.on_loss, get_args(LossPolicy)),
-            ("on-departure", self.on_departure, get_args(DeparturePolicy)),
+            ("on_loss", self.on_loss, get_args(LossPolicy)),
+            ("on_departure", self.on_departure, get_args(DeparturePolicy)),
             ("stores", self.stores, get_args(StoresMeaning)),
             ("release", self.release, get_args(ReleaseRule)),
         ):
             if text not in words:
-                shown = name if flags else name.replace("-", "_")
-                yield Problem(f"{field}{shown}", str(text), f"must be one of {', '.join(words)}")
+                yield Problem(f"{field}{name}", str(text), f"must be one of {', '.join(words)}")
         if self.quorum not in ("all", "any") and not (type(self.quorum) is int and self.quorum >= 1):
             yield Problem(f"{field}quorum", str(self.quorum), "must be all, any, or a number of workers from 1")
         elif self.quorum != "all" and self.release != "residency":
             yield Problem(f"{field}quorum", str(self.quorum), "anything but all needs release = residency")
         if not 0 < self.worker_timeout_s < float("inf"):
-            shown = "worker-timeout" if flags else "worker_timeout_s"
-            yield Problem(f"{field}{shown}", str(self.worker_timeout_s), "must be more than 0 seconds and finite")
+            reason = "must be more than 0 seconds and finite"
+            yield Problem(f"{field}worker_timeout_s", str(self.worker_timeout_s), reason)
 
 
 class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One worker that the broker subscribes to.
 
     Attributes:
-        worker_id: Name in votes, logs and metrics; unique in the broker. Default: the endpoint as typed.
+        worker_id: Name in votes, logs and metrics; unique in the broker. After `--worker` it may be left out: the endpoint.
         endpoint: Where its PUB socket is. The broker's SUB connects unless it says `bind:` or the host is a wildcard.
         replay_endpoint: Where its replay ROUTER is; `None` = a lost batch cannot be asked for again and is a declared loss.
         ranks: Data-parallel ranks that it serves; each has its own sockets on port + rank. `None` = not declared: one socket,
@@ -36,19 +36,25 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] | None = None
     group: str = ""
 
-    def problems(self, field: str) -> Iterator[Problem]:
-        """Yield what is wrong with this worker, naming `field`."""
-        for name, text in (("", self.endpoint), (",replay=", self.replay_endpoint)):
+    def problems(self, field: str, replay_field: str) -> Iterator[Problem]:
+        """Yield what is wrong with this worker.
+
+        Args:
+            field: Names the endpoint.
+            replay_field: Names the replay endpoint.
+        """
+        for name, text in ((field, self.endpoint), (replay_field, self.replay_endpoint)):
             if text is None:
                 continue
             try:
-                endpoint = Endpoint.parse(text, field + name)
+                endpoint = Endpoint.parse(text, name)
+                endpoint.binds(default=False)
                 for rank in self.ranks or (0,):
                     endpoint.for_rank(rank)
             except ConfigError as error:
                 yield from error.problems
         if self.replay_endpoint == self.endpoint:
-            yield Problem(field, self.endpoint, "replay and publish endpoint are the same")
+            yield Problem(replay_field, self.endpoint, "replay and publish endpoint are the same")
 
 
 class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +62,8 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         endpoint: Where the broker's SUB binds.
-        workers: Number of seats, which is the quorum; ≥ 1. The first so many topics take them.
+        workers: Number of seats, which is the quorum; ≥ 1. The first so many topics take them. One is of use to nobody but a
+            single engine: say how many there are.
         topics: Topics for which seats are kept; empty = first come. At most `workers`.
         group: Name of the worker group whose events must agree.
     """
@@ -69,15 +76,15 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
     def problems(self) -> Iterator[Problem]:
         """Yield what is wrong with the ingest socket."""
         try:
-            Endpoint.parse(self.endpoint, "--ingest")
+            Endpoint.parse(self.endpoint, "ingest.endpoint")
         except ConfigError as error:
             yield from error.problems
         if self.workers < 1:
-            yield Problem("--workers", str(self.workers), "must be at least 1")
+            yield Problem("ingest.workers", str(self.workers), "must be at least 1")
         if len(set(self.topics)) != len(self.topics):
-            yield Problem("--topics", ",".join(self.topics), "names a topic twice")
+            yield Problem("ingest.topics", ",".join(self.topics), "names a topic twice")
         if len(self.topics) > max(self.workers, 1):
-            yield Problem("--topics", ",".join(self.topics), f"names more topics than the {self.workers} seats")
+            yield Problem("ingest.topics", ",".join(self.topics), f"names more topics than the {self.workers} seats")
 
 
 def parse_worker(text: str, field: str = "--worker") -> WorkerConfig:
@@ -116,6 +123,6 @@ def parse_worker(text: str, field: str = "--worker") -> WorkerConfig:
         ranks=parse_ranks(found["ranks"], f"{field},ranks=") if "ranks" in found else None,
         group=found.get("group", ""),
     )
-    if problems := list(worker.problems(field)):
+    if problems := list(worker.problems(field, f"{field},replay=")):
         raise ConfigError(problems)
     return worker

@@ -1,4 +1,4 @@
-"""A broker's configuration as a parsed file: a mapping of keys to values in, a `BrokerConfig` out. No file is opened here.
+"""A configuration as a parsed file: a mapping of keys to values in, structs out. No file is opened here.
 
 The keys are the names of the options (`BrokerConfig`, `ViewConfig`, `WorkerConfig`, `IngestConfig`, `GroupConfig`), so that there
 is one name for each thing, and an option that is added can be written at once:
@@ -17,28 +17,37 @@ profile = "dynamo"
 endpoint = "tcp://*:5600"
 ```
 
+TOML has no word for «nothing», so `"none"` is it, for options that may be nothing.
+
 It is strict: an unknown key or a wrong type is a problem that names the key, because a misspelt option that is ignored in silence
-shows at three in the morning. Everything wrong is shown at once. What a value means is checked by `BrokerConfig.validate`.
+shows at three in the morning. Everything wrong is shown at once: what cannot be read is replaced by its default, the whole is
+checked, and what the check says of replaced parts is left out.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from kvbus.config.broker import BrokerConfig
-from kvbus.config.groups import GroupConfig
-from kvbus.config.workers import IngestConfig, WorkerConfig, parse_worker
+from kvbus.config.workers import WorkerConfig, parse_worker
 from kvbus.endpoints import parse_ranks
 from kvbus.errors import ConfigError, Problem
+from kvbus.settings.catalogue import is_optional, list_of, options_of, struct_in, words_in
 from kvbus.views.config import ViewConfig
 from kvbus.views.profiles import FILTER_OPTIONS
 
-__all__ = ["broker_config", "with_flags"]
+__all__ = ["NOTHING", "broker_config", "broker_problems", "readable_broker_config"]
 
+NOTHING = "none"
+"""How a file, a variable or a flag says that an option is not set."""
+
+_Struct: TypeAlias = type[msgspec.Struct]
 _Read: TypeAlias = Callable[[Any, str], Any]
 _S = TypeVar("_S", bound=msgspec.Struct)
 
@@ -55,57 +64,72 @@ def broker_config(document: Mapping[str, Any]) -> BrokerConfig:
     Raises:
         ConfigError: Unknown keys, wrong types, workers and filters that cannot be read; all of them.
     """
-    reader = _Reader()
-    tables: dict[str, _Read] = {
-        "workers": reader.each(reader.worker),
-        "ingest": lambda value, path: reader.struct(IngestConfig, value, path),
-        "groups": reader.each(lambda value, path: reader.struct(GroupConfig, value, path)),
-        "views": reader.each(reader.view),
-    }
-    fields = reader.fields(BrokerConfig, document, "", tables)
-    if reader.problems:
-        raise ConfigError(reader.problems)
-    return BrokerConfig(**fields)
+    config, problems = _read(document)
+    if problems:
+        raise ConfigError(problems)
+    return config
 
 
-def with_flags(document: Mapping[str, Any], flags: Mapping[str, Any], view: Mapping[str, Any]) -> dict[str, Any]:
-    """Let what was typed count more than what is in the file.
+def broker_problems(document: Mapping[str, Any]) -> list[Problem]:
+    """Return everything that is wrong with a configuration: keys, types, ranges and relations.
 
     Args:
-        document: A parsed file; not changed.
-        flags: Top-level keys with the values typed; those not typed are not in it. `workers` stands in place of whatever workers
-            the file has, `ingest` too, but only in those of its keys that were typed when the file has an `ingest`.
-        view: Keys of a view with the values typed.
-
-    Returns:
-        The document to read.
-
-    Raises:
-        ConfigError: A view's flag, and the file has several views.
+        document: A parsed file.
     """
-    merged = {**document, **{name: value for name, value in flags.items() if name != "ingest"}}
-    if "workers" in flags:
-        merged.pop("ingest", None)
-    if "ingest" in flags:
-        merged["ingest"] = {**_table(document.get("ingest")), **flags["ingest"]}
-        if "workers" not in flags:
-            merged.pop("workers", None)
-        else:
-            merged["ingest"] = dict(flags["ingest"])
-    if view:
-        views = document.get("views", [{}])
-        if isinstance(views, list) and len(views) > 1:
-            raise ConfigError(
-                [
-                    Problem(
-                        "views",
-                        ", ".join(sorted(view)),
-                        f"the file has {len(views)} views: say it there, not by a flag",
-                    )
-                ]
-            )
-        merged["views"] = [{**_table(views[0] if isinstance(views, list) and views else None), **view}]
-    return merged
+    config, problems = _read(document)
+    unread = [_Reach.of(problem.field) for problem in problems]
+    try:
+        config.validate()
+    except ConfigError as error:
+        problems += [problem for problem in error.problems if not any(each.explains(problem) for each in unread)]
+    return problems
+
+
+def readable_broker_config(document: Mapping[str, Any]) -> BrokerConfig:
+    """Return what can be read of a configuration; the rest is as by default.
+
+    Args:
+        document: A parsed file.
+    """
+    return _read(document)[0]
+
+
+def _read(document: Mapping[str, Any]) -> tuple[BrokerConfig, list[Problem]]:
+    """Read what can be read; the rest is as by default."""
+    reader = _Reader()
+    config = reader.struct(BrokerConfig, document, "")
+    return BrokerConfig() if config is None else config, reader.problems
+
+
+class _Reach(NamedTuple):
+    """A part that could not be read, and what must not be concluded from its default.
+
+    Attributes:
+        field: What could not be read.
+        table: The table or list element in which it is; empty at the top.
+        whole: The list or table at the top in which it is.
+    """
+
+    field: str
+    table: str
+    whole: str
+
+    @classmethod
+    def of(cls, field: str) -> _Reach:
+        """Return it for the field of a problem."""
+        path = re.match(r"[\w.\[\]]*", field)
+        plain = path[0] if path else field
+        return cls(plain, plain.rpartition(".")[0] or plain, re.split(r"[.\[]", plain)[0])
+
+    def explains(self, problem: Problem) -> bool:
+        """Tell whether a problem may come from the default that stands in its place."""
+        named = re.compile(rf"(?<!\w){re.escape(self.field)}(?![\w])")
+        if named.match(problem.field) or named.search(problem.reason) or problem.field == self.table:
+            return True
+        # Who is there decides which groups and ranks there are.
+        return self.whole in {"workers", "ingest"} and (
+            problem.field in {"workers", "ingest"} or "group" in problem.field
+        )
 
 
 class _Reader:
@@ -113,75 +137,72 @@ class _Reader:
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
+        self._forms: dict[_Struct, _Read] = {WorkerConfig: self._worker, ViewConfig: self._view}
 
-    def fields(self, kind: type[msgspec.Struct], table: Any, path: str, special: Mapping[str, _Read]) -> dict[str, Any]:
-        """Read the keys of a table as fields of a struct.
+    def struct(self, kind: type[_S], table: Any, path: str) -> _S | None:
+        """Read a table as a struct; `None` where what it needs is not there."""
+        count = len(self.problems)
+        fields = self._fields(kind, table, path)
+        missing = [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in fields]
+        if missing and len(self.problems) == count:
+            self.problems += [Problem(f"{path}.{name}" if path else name, "", "is missing") for name in missing]
+        return None if missing else kind(**fields)
 
-        Args:
-            kind: The struct.
-            table: What stands there; not a table is a problem.
-            path: Of the table, with the separator behind it; empty for the document.
-            special: How to read fields whose form in a file is another one, and keys that are no fields.
-        """
+    def value(self, value: Any, hint: Any, path: str) -> Any:
+        """Read one value; `msgspec.UNSET` after a problem."""
+        if value == NOTHING and is_optional(hint):
+            return None
+        kind = struct_in(hint)
+        if kind is None:
+            return self._plain(value, hint, path)
+        read = self._forms.get(kind, partial(self.struct, kind))
+        if list_of(hint) is None:
+            return _or_unset(read(value, path))
+        if not isinstance(value, (list, tuple)):
+            self._wrong(path, value, "must be a list")
+            return msgspec.UNSET
+        return tuple(
+            _stand_in(kind, index) if (found := read(element, f"{path}[{index}]")) is None else found
+            for index, element in enumerate(value)
+        )
+
+    def _fields(self, kind: _Struct, table: Any, path: str) -> dict[str, Any]:
+        """Read the keys of a table by the options of a struct; what cannot be read is not among them."""
         if not isinstance(table, Mapping):
-            self._wrong(path.rstrip("."), table, "must be a table")
+            self._wrong(path, table, "must be a table")
             return {}
-        hints = get_type_hints(kind)
+        options = {option.name: option for option in options_of(kind)}
         found = {}
         for key, value in table.items():
-            if key in special:
-                found[key] = special[key](value, f"{path}{key}")
-            elif key in kind.__struct_fields__:
-                found[key] = self._value(value, hints[key], f"{path}{key}")
+            where = f"{path}.{key}" if path else str(key)
+            if key not in options:
+                self._unknown(key, where, list(options))
+            elif key in FILTER_OPTIONS and kind is ViewConfig:
+                found[key] = value
             else:
-                self._unknown(key, f"{path}{key}", [*kind.__struct_fields__, *special])
-        required = [field.name for field in msgspec.structs.fields(kind) if field.required]
-        self.problems += [
-            Problem(f"{path}{name}", "", "is missing") for name in required if name not in table and name not in found
-        ]
+                read = _RANKS.get(kind) if key == "ranks" else None
+                plain = value if read is None else read(self, value, where)
+                result = plain if plain is msgspec.UNSET else self.value(plain, options[key].hint, where)
+                if result is not msgspec.UNSET:
+                    found[key] = result
         return found
 
-    def struct(self, kind: type[_S], table: Any, path: str, special: Mapping[str, _Read] | None = None) -> _S | None:
-        """Read a table as a struct; `None` after a problem."""
-        count = len(self.problems)
-        fields = self.fields(kind, table, f"{path}.", special or {})
-        return kind(**fields) if len(self.problems) == count else None
-
-    def each(self, read: _Read) -> _Read:
-        """Return what reads a list, element by element."""
-
-        def read_all(value: Any, path: str) -> tuple[Any, ...]:
-            if not isinstance(value, list):
-                self._wrong(path, value, "must be a list")
-                return ()
-            return tuple(read(element, f"{path}[{index}]") for index, element in enumerate(value))
-
-        return read_all
-
-    def worker(self, value: Any, path: str) -> WorkerConfig | None:
+    def _worker(self, value: Any, path: str) -> WorkerConfig | None:
         """Read a worker: as typed after `--worker`, or a table; one that was typed has been read already."""
         if isinstance(value, WorkerConfig):
             return value
         if not isinstance(value, str):
-            return self.struct(WorkerConfig, value, path, {"ranks": self._worker_ranks})
+            return self.struct(WorkerConfig, value, path)
         try:
             return parse_worker(value, path)
         except ConfigError as error:
             self.problems += error.problems
             return None
 
-    def view(self, value: Any, path: str) -> ViewConfig | None:
+    def _view(self, value: Any, path: str) -> ViewConfig | None:
         """Read a view: its options, what its filter wants, and the profile that fills in the rest."""
-        count = len(self.problems)
-        special: dict[str, _Read] = {
-            **dict.fromkeys(FILTER_OPTIONS, lambda wish, _: wish),
-            "profile": lambda name, where: self._value(name, str, where),
-            "ranks": self._view_ranks,
-            # One object in Python, five keys in a file.
-            "filter": lambda _, where: self._unknown("filter", where, FILTER_OPTIONS),
-        }
-        fields = self.fields(ViewConfig, value, f"{path}.", special)
-        if len(self.problems) > count:
+        fields = self._fields(ViewConfig, value, path)
+        if not isinstance(value, Mapping):
             return None
         try:
             return ViewConfig.of_profile(fields.pop("profile", ""), f"{path}.", **fields)
@@ -189,37 +210,33 @@ class _Reader:
             self.problems += error.problems
             return None
 
-    def _worker_ranks(self, value: Any, path: str) -> tuple[int, ...] | None:
-        """Read `"0-3"` or a list of numbers."""
-        if not isinstance(value, str):
-            return self._value(value, tuple[int, ...], path) or None
+    def worker_ranks(self, value: Any, path: str) -> Any:
+        """Read `"0-3"`; a list is left as it is."""
+        if not isinstance(value, str) or value == NOTHING:
+            return value
         try:
             return parse_ranks(value, path)
         except ConfigError as error:
             self.problems += error.problems
-            return None
+            return msgspec.UNSET
 
-    def _view_ranks(self, value: Any, path: str) -> Any:
-        """Read a list of numbers, `"none"` among them = batches without a rank, for which TOML has no word."""
-        absent = isinstance(value, list) and "none" in value
-        plain = [rank for rank in value if rank != "none"] if absent else value
-        ranks = self._value(plain, tuple[int, ...], path)
-        return (*(ranks or ()), None) if absent else ranks
+    def view_ranks(self, value: Any, path: str) -> Any:
+        """Read `"none"` in a list of ranks: batches without one."""
+        return [None if rank == NOTHING else rank for rank in value] if isinstance(value, list) else value
 
-    def _value(self, value: Any, hint: Any, path: str) -> Any:
-        """Read one value; `None` after a problem."""
+    def _plain(self, value: Any, hint: Any, path: str) -> Any:
+        """Read a value that is no table; `msgspec.UNSET` after a problem."""
         try:
             return msgspec.convert(value, hint)
         except msgspec.ValidationError as error:
-            words = _words(hint)
+            words = words_in(hint)
             reason = f"must be one of {', '.join(words)}" if words else str(error).replace("`", "").lower()
             self._wrong(path, value, reason)
-            return None
         except TypeError:
             self._wrong(path, value, "cannot be written in a file")
-            return None
+        return msgspec.UNSET
 
-    def _unknown(self, key: str, path: str, known: list[str] | tuple[str, ...]) -> None:
+    def _unknown(self, key: str, path: str, known: list[str]) -> None:
         near = difflib.get_close_matches(key, known, 1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
         self.problems.append(Problem(path, "", f"unknown key; {hint}"))
@@ -228,13 +245,23 @@ class _Reader:
         self.problems.append(Problem(path, f"{value!s:.64}", reason))
 
 
-def _words(hint: Any) -> list[str]:
-    """Return the words that an option may be; empty where it is not a word."""
-    if get_origin(hint) is Literal:
-        return [word for word in get_args(hint) if isinstance(word, str)]
-    return [word for part in get_args(hint) if get_origin(part) is Literal for word in _words(part)]
+_RANKS: dict[_Struct, Callable[[_Reader, Any, str], Any]] = {
+    WorkerConfig: _Reader.worker_ranks,
+    ViewConfig: _Reader.view_ranks,
+}
+"""Options that are written in a form of their own."""
 
 
-def _table(value: Any) -> Mapping[str, Any]:
-    """Return a table to be merged; what is none is left for the reader to complain about."""
-    return value if isinstance(value, Mapping) else {}
+def _stand_in(kind: _Struct, index: int) -> Any:
+    """Return an element that takes the place of one that could not be read, so that the others keep their numbers."""
+    if kind is WorkerConfig:
+        return WorkerConfig(worker_id=f"unreadable worker {index}", endpoint=f"inproc://unreadable-{index}")
+    names = {field.name: f"unreadable {index}" for field in msgspec.structs.fields(kind) if field.required}
+    if kind is ViewConfig:
+        names = {"name": f"unreadable {index}", "endpoint": f"inproc://unreadable-view-{index}"}
+    return kind(**names)
+
+
+def _or_unset(value: Any) -> Any:
+    """Return what was read; nothing has been read where it is `None`."""
+    return msgspec.UNSET if value is None else value

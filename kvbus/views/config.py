@@ -27,7 +27,8 @@ class ViewConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Name in logs and metrics; unique in the broker.
         endpoint: Where its PUB socket binds.
-        replay_endpoint: Where its replay ROUTER binds; `None` = it serves no replay.
+        replay_endpoint: Where its replay ROUTER binds; `None` = it serves no replay. A broker of which nobody names a view has
+            one that answers on port 5700.
         topic: First frame of every message, UTF-8; may be empty, and a template with `{group}`, `{rank}`, `{worker_topic}` and
             `{model}`. All topics of a view share its numbers.
         filter: Which events it carries; default all.
@@ -165,59 +166,69 @@ class ViewConfig(msgspec.Struct, frozen=True, kw_only=True):
             split="none",
         )
 
-    def problems(self, declared_ranks: tuple[int, ...] = (0,)) -> Iterator[Problem]:
+    def problems(self, where: str = "", declared_ranks: tuple[int, ...] = (0,)) -> Iterator[Problem]:
         """Yield what is wrong with this view.
 
         Args:
+            where: Put in front of the option's name.
             declared_ranks: Ranks of the workers that it carries.
         """
-        yield from self._spelling_problems()
+        yield from self._spelling_problems(where)
         try:
-            TopicTemplate(self.topic, "--topic")
+            TopicTemplate(self.topic, f"{where}topic")
             TopicFilter(self.worker_topic)
-            self.split_into(declared_ranks)
         except ConfigError as error:
             yield from error.problems
         except UsageError as error:
-            yield Problem("worker_topic", ascii(self.worker_topic), str(error))
-        for flag, text in (("--pub", self.endpoint), ("--replay", self.replay_endpoint)):
+            yield Problem(f"{where}worker_topic", ascii(self.worker_topic), str(error))
+        last_rank = max((rank or 0 for rank in self.ranks or declared_ranks), default=0) if self.split == "rank" else 0
+        for name, text in (("endpoint", self.endpoint), ("replay_endpoint", self.replay_endpoint)):
             if text is None:
                 continue
             try:
-                Endpoint.parse(text, flag)
+                Endpoint.parse(text, f"{where}{name}").for_rank(max(0, last_rank))
             except ConfigError as error:
                 yield from error.problems
-        if self.endpoint == self.replay_endpoint and not self.endpoint.endswith(":0"):
-            yield Problem("--replay", self.endpoint, "is the publish endpoint")
-        for flag, number, least in (
-            ("--buffer-batches", self.buffer_batches, 1),
-            ("--buffer-bytes", self.buffer_bytes, 1 << 20),
-            ("--hwm", self.hwm, 1),
-            ("--numbers-max", self.numbers_max, 1),
+        for name, number, least in (
+            ("buffer_batches", self.buffer_batches, 1),
+            ("buffer_bytes", self.buffer_bytes, 1 << 20),
+            ("hwm", self.hwm, 1),
+            ("numbers_max", self.numbers_max, 1),
         ):
             if number < least:
-                yield Problem(flag, str(number), f"must be at least {least}")
+                yield Problem(f"{where}{name}", str(number), f"must be at least {least}")
         if not 0 <= self.heartbeat_s < float("inf"):
-            yield Problem("--heartbeat", str(self.heartbeat_s), "must be 0 or a finite number of seconds")
+            yield Problem(f"{where}heartbeat_s", str(self.heartbeat_s), "must be 0 or a finite number of seconds")
         if self.on_many == "epoch" and not self.snapshot:
-            yield Problem("--on-many", self.on_many, "a new epoch begins with a snapshot, and snapshot is off")
+            yield Problem(f"{where}on_many", self.on_many, "a new epoch begins with a snapshot, and snapshot is off")
         if self.on_many == "epoch" and self.numbers_from == "clock":
-            yield Problem("--on-many", self.on_many, "a new epoch begins at 0, and numbers_from is the clock")
+            yield Problem(f"{where}on_many", self.on_many, "a new epoch begins at 0, and numbers_from is the clock")
 
-    def _spelling_problems(self) -> Iterator[Problem]:
+    def _spelling_problems(self, where: str) -> Iterator[Problem]:
         """Yield what is wrong with how events go out."""
-        for field in _WORDS:
-            word, known = getattr(self, field), get_args(_HINTS[field])
+        for name in _WORDS:
+            word, known = getattr(self, name), get_args(_HINTS[name])
             if word not in known:
-                yield Problem(f"views.{field}", str(word), f"must be one of {', '.join(known)}")
+                yield Problem(f"{where}{name}", str(word), f"must be one of {', '.join(known)}")
         if self.fill_rank is not None and not 0 <= self.fill_rank < 2**63:
-            yield Problem("views.fill_rank", str(self.fill_rank), "must be a data-parallel rank, from 0")
+            yield Problem(f"{where}fill_rank", str(self.fill_rank), "must be a data-parallel rank, from 0")
         if self.strip_tokens and self.resolve_placeholders:
-            yield Problem("views.strip_tokens", "true", "takes out what resolve_placeholders puts in")
+            yield Problem(f"{where}strip_tokens", "true", "takes out what resolve_placeholders puts in")
         for rank in self.ranks:
             if rank is not None and not 0 <= rank < 2**63:
-                yield Problem("views.ranks", str(rank), "must be a data-parallel rank, from 0")
+                yield Problem(f"{where}ranks", str(rank), "must be a data-parallel rank, from 0")
 
 
-_WORDS = ("encoding", "hashes", "tokens", "extra_keys", "adapters", "unknown_types", "copies", "split")
+_WORDS = (
+    "encoding",
+    "hashes",
+    "tokens",
+    "extra_keys",
+    "adapters",
+    "unknown_types",
+    "copies",
+    "split",
+    "on_many",
+    "numbers_from",
+)
 _HINTS = get_type_hints(ViewConfig)

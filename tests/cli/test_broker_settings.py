@@ -1,14 +1,16 @@
-"""File and flags of `kvbus broker`, and which of them counts."""
+"""File, environment and flags of `kvbus broker`, and which of them counts."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from kvbus.config import BrokerConfig, IngestConfig, ViewConfig, parse_worker
 from kvbus.errors import ConfigError
-from kvbus_cli.broker_settings import BrokerSettings, read_toml
+from kvbus_cli.broker_settings import FLAGS, BrokerSettings, flags_of, read_toml
+from kvbus_cli.main import app
 
 FILE = """
 on_departure = "shrink"
@@ -21,8 +23,8 @@ replay_endpoint = "tcp://127.0.0.1:5701"
 """
 
 
-def settings(path: Path | None = None, workers=(), ingest=(), view=(), **options) -> BrokerSettings:
-    return BrokerSettings(path, list(workers), dict(ingest), dict(view), options)
+def settings(path: Path | None = None, flags=(), **variables) -> BrokerSettings:
+    return BrokerSettings(path, dict(flags), {f"KVBUS_{name}": text for name, text in variables.items()})
 
 
 @pytest.fixture
@@ -45,7 +47,8 @@ def test_flags_alone_are_enough():
         views=(ViewConfig(replay_endpoint="tcp://127.0.0.1:5700", topic="t"),),
         age_s=7.0,
     )
-    assert expected == settings(None, ["a=tcp://h:1"], view={"topic": "t", "hwm": None}, age_s=7.0, probe_s=None).load()
+    typed = {"--worker": ["a=tcp://h:1"], "--topic": "t", "--hwm": None, "--age": 7.0, "--probe": None}
+    assert expected == settings(None, typed).load()
 
 
 def test_a_file_alone_is_enough(path):
@@ -55,18 +58,43 @@ def test_a_file_alone_is_enough(path):
     assert (ViewConfig(topic="from-file", replay_endpoint="tcp://127.0.0.1:5701"),) == config.views
 
 
-def test_what_was_typed_counts_more_than_the_file(path):
-    config = settings(path, ["b=tcp://h:9"], view={"topic": "typed", "replay_endpoint": "none"}, age_s=1.0).load()
+def test_variables_alone_are_enough():
+    config = settings(WORKERS='["a=tcp://h:1"]', PUB="tcp://127.0.0.1:1", REPLAY="none", AGE_S="7").load()
+    assert (
+        BrokerConfig(
+            workers=(parse_worker("a=tcp://h:1"),), views=(ViewConfig(endpoint="tcp://127.0.0.1:1"),), age_s=7.0
+        )
+        == config
+    )
+
+
+def test_flags_count_more_than_variables_and_these_more_than_the_file(path):
+    typed = {"--worker": ["b=tcp://h:9"], "--topic": "typed", "--replay": "none", "--age": 1.0}
+    config = settings(path, typed, AGE_S="2", PROBE_S="3", TOPIC="variable", VIEWS__0__HWM="9").load()
     assert ["b"] == [worker.worker_id for worker in config.workers]
-    assert (ViewConfig(topic="typed"),) == config.views
-    assert ("shrink", 1.0) == (config.on_departure, config.age_s)
+    assert (ViewConfig(topic="typed", hwm=9),) == config.views
+    assert ("shrink", 1.0, 3.0) == (config.on_departure, config.age_s, config.probe_s)
+
+
+def test_every_value_has_its_origin(path):
+    rows = {row.option: str(row.origin) for row in settings(path, {"--hwm": 5}, AGE_S="2").survey().rows}
+    assert {
+        "on_departure": "kvbus.toml:2",
+        "age_s": "KVBUS_AGE_S",
+        "views[0].hwm": "--hwm",
+        "views[0].topic": "kvbus.toml:7",
+        "views[0].name": "default",
+        "workers[1].endpoint": "kvbus.toml:4",
+        "probe_s": "default",
+    }.items() <= rows.items()
 
 
 def test_a_file_may_have_the_ingest_socket_and_a_flag_its_seats(tmp_path):
     path = tmp_path / "kvbus.toml"
     path.write_text('[ingest]\nendpoint = "tcp://127.0.0.1:5801"\nworkers = 2\n')
-    config = settings(path, ingest={"workers": 3, "endpoint": None}).load()
+    config = settings(path, {"--workers": 3}).load()
     assert IngestConfig(endpoint="tcp://127.0.0.1:5801", workers=3) == config.ingest
+    assert IngestConfig(endpoint="tcp://127.0.0.1:5801", workers=4) == settings(path, INGEST__WORKERS="4").load().ingest
 
 
 @pytest.mark.parametrize(
@@ -74,9 +102,11 @@ def test_a_file_may_have_the_ingest_socket_and_a_flag_its_seats(tmp_path):
     [
         ("workers = ", "--config: no TOML: "),
         ("\udce9", "--config: no TOML: "),
-        ("workerz = []", "workerz: unknown key; did you mean workers?"),
-        ("", "--worker: give at least one worker"),
-        ('workers = ["tcp://h:1"]\nage_s = 0', "--age: must be more than 0"),
+        ("x = " + "[" * 100_000, "--config: no TOML: "),
+        ("workerz = []", "kvbus.toml:1: workerz: unknown key; did you mean workers?"),
+        ("", "workers: give at least one worker"),
+        ('workers = ["tcp://h:1"]\nage_s = 0', "kvbus.toml:2: age_s: must be more than 0"),
+        ('workers = ["tcp://h:1"]\n[[views]]\n\nhwm = 0', "kvbus.toml:4: views[0].hwm: must be at least 1"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, text, line):
@@ -91,16 +121,53 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ingest", "line"),
+    ("typed", "line"),
     [
-        ({"workers": 2}, "--workers: needs --ingest"),
-        ({"topics": ["a"]}, "--topics: needs --ingest"),
-        ({"endpoint": "tcp://127.0.0.1:0"}, "--workers: --ingest needs the number"),
+        ({"--workers": 2}, "--workers: needs --ingest"),
+        ({"--topics": ["a"]}, "--topics: needs --ingest"),
+        ({"--ingest": "tcp://127.0.0.1:0"}, "--workers: --ingest needs the number"),
     ],
 )
-def test_half_an_ingest_socket_is_none(ingest, line):
-    assert problems(settings(ingest=ingest))[0].startswith(line)
+def test_half_an_ingest_socket_is_none(typed, line):
+    assert problems(settings(None, typed))[0].startswith(line)
 
 
 def test_all_workers_that_cannot_be_read_are_named():
-    assert 2 == len(problems(settings(workers=["x", "tcp://h:1", "y"])))
+    assert ["--worker: expected [id=]endpoint"] * 2 == [
+        line.split("[,")[0] for line in problems(settings(None, {"--worker": ["x", "tcp://h:1", "y"]}))
+    ]
+
+
+def test_a_wrong_variable_is_blamed_by_its_name():
+    wrong = settings(None, {"--worker": ["tcp://h:1"]}, AGE_S="soon", VIEWS__0__ENDPOINT="x", INGEST__WORKERS="1")
+    lines = problems(wrong)
+    assert lines[0].startswith("KVBUS_AGE_S: expected float, got str (got 'soon')")
+    assert lines[1].startswith("KVBUS_VIEWS__0__ENDPOINT: an endpoint begins with")
+    assert 2 == len(lines)
+
+
+def test_a_view_flag_says_nothing_where_the_file_has_several_views(tmp_path):
+    path = tmp_path / "kvbus.toml"
+    path.write_text('workers = ["tcp://h:1"]\n[[views]]\n[[views]]\nname = "b"\nendpoint = "tcp://127.0.0.1:1"\n')
+    assert "--hwm: there are 2 views in the file: say it there (got '2')" in problems(settings(path, {"--hwm": 2}))
+
+
+def test_a_variable_that_means_nothing_stops_nobody():
+    loaded = settings(None, {"--worker": ["tcp://h:1"]}, AGEE_S="1", LOG_LEVEL="info", PORT="tcp://1:1").survey()
+    assert ([], ["KVBUS_AGEE_S"]) == (loaded.problems, [stranger.field for stranger in loaded.strangers])
+
+
+def test_every_flag_that_sets_an_option_is_one_of_the_command():
+    """Else it would be typed and not heard."""
+    command = get_command(app).commands["broker"]
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert set() == set(FLAGS) - known
+    parameters = {parameter.name for parameter in command.params}
+    assert set() == {flag.removeprefix("--").replace("-", "_") for flag in FLAGS} - parameters
+
+
+def test_what_was_not_typed_is_no_flag():
+    assert {"--topics": ["a", "b"], "--hwm": 0} == flags_of(
+        {"topics": "a,,b", "hwm": 0, "worker": [], "journal_reset": False, "age": None, "seconds": 1.0}
+    )
+    assert {"--journal-reset": True} == flags_of({"journal_reset": True})

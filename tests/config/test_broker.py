@@ -34,17 +34,18 @@ def test_a_broker_of_text_is_the_one_that_the_command_line_makes():
 @pytest.mark.parametrize("worker", ["tcp://127.0.0.1:5600", "a=tcp://127.0.0.1:9,replay=tcp://127.0.0.1:5700"])
 def test_a_broker_does_not_listen_to_itself(worker):
     """It would publish what it has published for ever."""
-    assert ["the broker itself is there"] == [
-        text.split(": ", 1)[1].split(" (")[0] for text in problems(BrokerConfig.of(worker))
-    ]
+    (line,) = problems(BrokerConfig.of(worker))
+    assert "the broker itself is there" in line
 
 
 def test_a_broker_needs_somebody_to_listen_to():
-    assert any("--worker" in line for line in problems(BrokerConfig()))
+    assert any("workers: give" in line for line in problems(BrokerConfig()))
 
 
 def test_workers_and_ingest_exclude_each_other():
-    assert any("--ingest" in line for line in problems(BrokerConfig(workers=(WORKER,), ingest=IngestConfig())))
+    assert any(
+        "ingest.endpoint: cannot" in line for line in problems(BrokerConfig(workers=(WORKER,), ingest=IngestConfig()))
+    )
 
 
 def test_all_problems_are_shown_at_once():
@@ -57,9 +58,17 @@ def test_all_problems_are_shown_at_once():
         losses_per_minute=0,
     )
     text = "\n".join(problems(bad))
-    for field in ("worker id", "--pub", "--buffer-batches", "--replay", "--age", "--clear-wait", "--pending-events"):
+    for field in (
+        "worker id",
+        "views[0].endpoint",
+        "views[0].buffer_batches",
+        "views[1].replay_endpoint",
+        "age_s",
+        "clear_wait_s",
+        "pending_events_max",
+    ):
         assert field in text
-    assert "--losses-per-minute" in text
+    assert "losses_per_minute" in text
     assert "view name" in text
 
 
@@ -71,9 +80,11 @@ def test_two_things_on_one_port_are_refused():
             WorkerConfig(worker_id="b", endpoint="tcp://h:5558"),
         )
     )
-    assert any("tcp://h:5558" in line for line in problems(both))
+    assert [
+        "workers[1].endpoint: port 5558 is also that of workers[0].endpoint (rank 1) (got 'tcp://h:5558')"
+    ] == problems(both)
     same = BrokerConfig(workers=(WORKER,), views=(ViewConfig(endpoint="tcp://x:1", replay_endpoint="tcp://x:1"),))
-    assert any("--replay" in line for line in problems(same))
+    assert ["views[0].replay_endpoint: port 1 is also that of views[0].endpoint (got 'tcp://x:1')"] == problems(same)
 
 
 def test_ports_that_the_system_chooses_never_collide():
@@ -84,10 +95,10 @@ def test_ports_that_the_system_chooses_never_collide():
 @pytest.mark.parametrize(
     ("ingest", "reason"),
     [
-        (IngestConfig(workers=0), "--workers"),
+        (IngestConfig(workers=0), "ingest.workers"),
         (IngestConfig(workers=1, topics=("a", "b")), "more topics"),
         (IngestConfig(workers=2, topics=("a", "a")), "twice"),
-        (IngestConfig(endpoint="tcp://*:99999"), "--ingest"),
+        (IngestConfig(endpoint="tcp://*:99999"), "ingest.endpoint"),
     ],
 )
 def test_an_ingest_socket_that_cannot_work(ingest, reason):
@@ -124,14 +135,14 @@ def test_policies_that_do_not_exist_are_named_with_flag_or_key():
     )
     lines = problems(bad)
     for start in (
-        "--on-loss: must be one of clear, ignore (got 'forget')",
-        "--on-departure: must be one of clear, shrink, hold (got 'wait')",
-        "--worker-timeout: must be more than 0",
-        "--probe: must be more than 0",
+        "on_loss: must be one of clear, ignore (got 'forget')",
+        "on_departure: must be one of clear, shrink, hold (got 'wait')",
+        "worker_timeout_s: must be more than 0",
+        "probe_s: must be more than 0",
         "groups[0].on_loss: must be one of",
         "groups[0].worker_timeout_s: must be more than 0",
         "groups[0].name: no worker is of this group (got 'g')",
-        "groups: the same group name is given twice",
+        "groups[1].name: the same group name is given twice",
     ):
         assert any(line.startswith(start) for line in lines), start
 
@@ -139,6 +150,6 @@ def test_policies_that_do_not_exist_are_named_with_flag_or_key():
 def test_a_time_out_of_a_probed_worker_is_at_least_two_probes_long():
     probed = WorkerConfig(worker_id="a", endpoint="tcp://h:1", replay_endpoint="tcp://h:2")
     (line,) = problems(BrokerConfig(workers=(probed,), worker_timeout_s=9.0))
-    assert line.startswith("--worker-timeout: must be at least twice --probe (5)")
+    assert line.startswith("worker_timeout_s: must be at least twice probe_s (5)")
     BrokerConfig(workers=(WORKER,), worker_timeout_s=9.0).validate()
     BrokerConfig(workers=(probed,), worker_timeout_s=9.0, probe_s=4.5).validate()

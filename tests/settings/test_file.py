@@ -10,7 +10,7 @@ import pytest
 
 from kvbus.config import BrokerConfig, GroupConfig, IngestConfig, ViewConfig, WorkerConfig
 from kvbus.errors import ConfigError
-from kvbus.settings.file import broker_config, with_flags
+from kvbus.settings.file import broker_config, broker_problems, readable_broker_config
 from kvbus.views.filters import EventFilter
 from tests.shared_data import CHECKOUT
 
@@ -92,6 +92,9 @@ def test_a_profile_fills_in_what_is_not_said():
         ({"views": [{"ownership": ""}]}, "views[0].ownership: "),
         ({"views": [{"profile": "nobody"}]}, "views[0].profile: "),
         ({"views": [{"ranks": ["all"]}]}, "views[0].ranks: "),
+        ({"views": [5]}, "views[0]: must be a table (got '5')"),
+        ({"views": [{"ownership": "none", "topic": 5}]}, "views[0].topic: expected str"),
+        ({"on_loss": "none"}, "on_loss: must be one of"),
     ],
 )
 def test_what_is_wrong_is_named_by_its_key(document, line):
@@ -102,6 +105,61 @@ def test_what_is_wrong_is_named_by_its_key(document, line):
 def test_everything_wrong_is_shown_at_once():
     document = {"age_s": "x", "nothing": 1, "views": [{"hwm": "x"}], "workers": ["x", "y"]}
     assert 5 == len(problems(document))
+
+
+def test_nothing_has_a_word():
+    """TOML cannot say null, and what the environment sets a flag must be able to unset."""
+    config = broker_config(
+        {
+            "journal": "none",
+            "ingest": "none",
+            "views": [{"replay_endpoint": "none", "profile": "vllm-router", "fill_rank": "none", "topic": "none"}],
+        }
+    )
+    assert (None, None) == (config.journal, config.ingest)
+    (view,) = config.views
+    assert (None, None, "none") == (view.replay_endpoint, view.fill_rank, view.topic)
+    asks_for_absent = broker_config({"views": [{"medium": "none"}]}).views[0].filter
+    assert EventFilter(medium="none") == asks_for_absent
+
+
+def test_what_the_reader_and_what_the_check_finds_come_together():
+    """A file is mended once, not once per kind of mistake."""
+    document = {
+        "age_s": 0,
+        "agee": 1,
+        "workers": ["a=tcp://h:1,replay=tcp://h:2,ranks=0-1", {"worker_id": "b", "endpoint": "x"}],
+        "views": [{"hwm": "x", "buffer_batches": 0}, {"name": "v", "endpoint": "tcp://127.0.0.1:5600", "on_many": 1}],
+    }
+    assert [
+        "agee",
+        "views[0].hwm",
+        "views[1].on_many",
+        "workers[1].endpoint",
+        "views[0].buffer_batches",
+        "views[1].endpoint",
+        "workers[0].replay_endpoint",
+        "age_s",
+    ] == [problem.field for problem in broker_problems(document)]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"workers": [7]},
+        {"workers": ["x", "tcp://h:1"], "groups": [{"name": "g"}], "views": [{"groups": ["g"]}]},
+        {"workers": [{"worker_id": "a", "endpoint": 5}, {"worker_id": "a", "endpoint": 6}]},
+        {"workers": ["tcp://h:1"], "views": [{"endpoint": 1, "replay_endpoint": "tcp://127.0.0.1:5600"}]},
+        {"workers": ["tcp://h:1"], "views": "v"},
+        {"ingest": 5, "groups": [{"name": "g"}]},
+        {"workers": ["tcp://h:1"], "probe_s": "x", "worker_timeout_s": 7},
+    ],
+)
+def test_no_conclusion_is_drawn_from_what_could_not_be_read(document):
+    """One mistake is one line, not one line and its shadows."""
+    reasons = ("no worker is", "give at least", "given twice", "is also that of")
+    assert [] == [problem for problem in broker_problems(document) if problem.reason.startswith(reasons)]
+    readable_broker_config(document)
 
 
 def test_every_option_but_the_filter_can_be_written():
@@ -120,32 +178,3 @@ def test_the_examples_of_the_readme_can_be_read():
     assert len(blocks) >= 2
     for block in blocks:
         broker_config(tomllib.loads(block))
-
-
-class TestFlags:
-    def test_a_flag_counts_more_than_the_file(self):
-        assert {"age_s": 5.0, "on_loss": "ignore"} == with_flags(
-            {"age_s": 1.0, "on_loss": "ignore"}, {"age_s": 5.0}, {}
-        )
-
-    def test_workers_replace_all_workers_of_the_file(self):
-        assert {"workers": ["b"]} == with_flags({"workers": ["a"], "ingest": {}}, {"workers": ["b"]}, {})
-
-    def test_flags_of_the_ingest_socket_go_into_the_files(self):
-        merged = with_flags({"ingest": {"endpoint": "e", "workers": 2}}, {"ingest": {"workers": 3}}, {})
-        assert {"ingest": {"endpoint": "e", "workers": 3}} == merged
-        assert {"ingest": {"endpoint": "e"}} == with_flags({"workers": ["a"]}, {"ingest": {"endpoint": "e"}}, {})
-
-    def test_workers_and_ingest_by_flag_are_both_left_for_the_check(self):
-        merged = with_flags({}, {"workers": ["a"], "ingest": {"endpoint": "e"}}, {})
-        assert {"workers": ["a"], "ingest": {"endpoint": "e"}} == merged
-
-    def test_flags_of_the_view_go_into_the_only_one(self):
-        assert {"views": [{"topic": "t", "hwm": 2}]} == with_flags(
-            {"views": [{"topic": "t", "hwm": 1}]}, {}, {"hwm": 2}
-        )
-        assert {"views": [{"hwm": 2}]} == with_flags({}, {}, {"hwm": 2})
-
-    def test_with_several_views_they_say_nothing(self):
-        with pytest.raises(ConfigError, match="the file has 2 views"):
-            with_flags({"views": [{}, {}]}, {}, {"hwm": 2})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def broker(
+    context: typer.Context,
     worker: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,7 +51,8 @@ def broker(
         typer.Option(
             "--config",
             metavar="FILE",
-            help="Options from this TOML file; flags count more. Read again on SIGHUP: workers come and go.",
+            envvar="KVBUS_CONFIG",
+            help="Options from this TOML file; KVBUS_… variables count more, flags most. Read again on SIGHUP.",
         ),
     ] = None,
     pub: Annotated[
@@ -145,45 +148,22 @@ def broker(
         typer.Option("--ready-file", metavar="PATH", help="Write the bound endpoints here as JSON once all are open."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="At the end, print all figures as one JSON object.")] = False,
-    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[
+        str, typer.Option("--log-level", envvar="KVBUS_LOG_LEVEL", help="debug, info, warning or error.")
+    ] = "info",
 ) -> None:
     """Join workers, release the events that all of them have emitted, and publish those on the engines' own wire.
 
-    Router and tail subscribe to it as they would to an engine. SIGTERM and Ctrl-C: takes no more input, sends what has been
-    released, exits with 0. SIGHUP: reads --config again.
+    Router and tail subscribe to it as they would to an engine. What has no flag here can be said in a file or a variable:
+    `kvbus config example` lists everything, `kvbus config show` prints what holds and who says so. SIGTERM and Ctrl-C: takes no
+    more input, sends what has been released, exits with 0. SIGHUP: reads --config again.
     """
     with reporting():
         _check_numbers(seconds, log_level)
-        from kvbus_cli.broker_settings import BrokerSettings
+        from kvbus_cli.broker_settings import BrokerSettings, flags_of
 
-        settings = BrokerSettings(
-            path=config_path,
-            workers=worker or [],
-            ingest={"endpoint": ingest, "workers": workers, "topics": _names(topics)},
-            view={
-                "endpoint": pub,
-                "replay_endpoint": replay,
-                "topic": topic,
-                "buffer_batches": buffer_batches,
-                "buffer_bytes": buffer_bytes,
-                "hwm": hwm,
-            },
-            options={
-                "on_loss": on_loss,
-                "on_departure": on_departure,
-                "worker_timeout_s": worker_timeout,
-                "probe_s": probe,
-                "age_s": age,
-                "clear_wait_s": clear_wait,
-                "journal": journal,
-                "journal_reset": journal_reset or None,
-            },
-        )
+        settings = BrokerSettings(config_path, flags_of(context.params), os.environ)
         _run(settings, seconds, ready_path, json, log_level)
-
-
-def _names(topics: str | None) -> list[str] | None:
-    return None if topics is None else [name for name in topics.split(",") if name]
 
 
 def _check_numbers(seconds: float | None, log_level: str) -> None:
@@ -208,13 +188,18 @@ def _run(settings: BrokerSettings, seconds: float | None, ready_path: Path | Non
     import msgspec
 
     from kvbus.broker.server import Broker
+    from kvbus.errors import ConfigError
     from kvbus.ops.logs import open_log
     from kvbus_cli.ready import ready_file
     from kvbus_cli.signals import StopSignal
 
-    config = settings.load()
+    loaded = settings.survey()
+    if loaded.problems:
+        raise ConfigError(loaded.problems)
     log = open_log(log_level)
-    server = Broker(config, tell=lambda notice: getattr(log, notice.level)(notice.name, **notice.fields))
+    for stranger in loaded.strangers:
+        log.warning("variable_ignored", variable=stranger.field, reason=stranger.reason)
+    server = Broker(loaded.config, tell=lambda notice: getattr(log, notice.level)(notice.name, **notice.fields))
     with StopSignal(on_hangup=lambda: _reload(server, settings, log)) as stop_signal:
         with server:
             log.info("broker_started", **server.endpoints)
