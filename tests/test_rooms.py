@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "subscriber": NOUNS | {"wire", "streams", "views", "sockets", "security", "connections"},
     "offload": NOUNS | {"wire"},
     "worker": NOUNS | {"wire", "streams", "offload", "publisher", "sockets", "security", "ops"},
+    "bench": NOUNS | {"wire", "streams", "aggregate", "views", "sockets", "broker", "publisher", "subscriber"},
     "sim": NOUNS | {"wire", "streams", "aggregate", "views", "broker", "subscriber", "offload"},
 }
 

@@ -1,0 +1,172 @@
+"""What stands between workers and subscribers: the product's broker, and two baselines that only forward.
+
+* `kvbus`: `Broker` as `kvbus broker` runs it, with sequence tracking, replay ring and one view or more.
+* `proxy`: `zmq.proxy` between XSUB and XPUB, libzmq's own loop in C. It forwards every worker's copy of everything.
+* `relay`: the same forwarding by a plain loop in Python.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import zmq
+
+from kvbus.bench.child import watch
+from kvbus.bench.options import BenchOptions
+from kvbus.bench.processes import Channel
+from kvbus.broker.server import Broker
+from kvbus.config import BrokerConfig, ViewConfig, WorkerConfig
+from kvbus.sockets import receive_frames, send_frames
+
+__all__ = ["PauseWatch", "broker_config", "run", "subscribe"]
+
+SHARE = 256
+
+WORKER_TIMEOUT_S = 600.0
+"""Workers of a measurement do not depart, however long a busy machine lets one wait."""
+
+
+def run(role: str, channel: Channel, arguments: dict[str, Any]) -> None:
+    """Stand between.
+
+    Args:
+        role: `kvbus`, `proxy` or `relay`.
+        channel: To the parent; answers `urls`, one for each view.
+        arguments: `options`; `upstream`, the workers' URLs; `url`, where to bind, with `{name}` for a name; `journal`, a path.
+    """
+    if role == "kvbus":
+        _run_broker(channel, arguments)
+        return
+    watch(channel)
+    with zmq.Context() as context:
+        if role == "proxy":
+            _run_proxy(context, channel, arguments)
+        else:
+            _run_relay(context, channel, arguments)
+
+
+def broker_config(arguments: dict[str, Any]) -> BrokerConfig:
+    """Return how the broker runs.
+
+    Args:
+        arguments: As `run` has them.
+    """
+    options = msgspec.convert(arguments["options"], BenchOptions)
+    views = tuple(
+        ViewConfig(
+            name=f"view{number}",
+            endpoint=arguments["url"].format(name=f"pub{number}"),
+            replay_endpoint=arguments["url"].format(name=f"replay{number}"),
+            snapshot=options.residency,
+        )
+        for number in range(options.views)
+    )
+    workers = tuple(
+        WorkerConfig(worker_id=f"w{number}", endpoint=url) for number, url in enumerate(arguments["upstream"])
+    )
+    return BrokerConfig(
+        workers=workers,
+        views=views,
+        journal=arguments["journal"] if options.journal else None,
+        worker_timeout_s=WORKER_TIMEOUT_S,
+    )
+
+
+class PauseWatch:
+    """Notices how long a loop stays away from its poller.
+
+    Attributes:
+        longest_ns: The longest that it was away, nanoseconds; `None` = it has not polled twice.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing noticed."""
+        self.longest_ns: int | None = None
+        self._left_ns: int | None = None
+
+    def install(self) -> None:
+        """Watch every poller of this process; meant for one with one loop. Costs it 0.3 µs a turn."""
+        original = zmq.Poller.poll
+
+        def poll(poller: zmq.Poller, timeout: int | None = None) -> list[tuple[Any, int]]:
+            now_ns = time.perf_counter_ns()
+            if self._left_ns is not None:
+                self.longest_ns = max(self.longest_ns or 0, now_ns - self._left_ns)
+            ready = original(poller, timeout)
+            self._left_ns = time.perf_counter_ns()
+            return ready
+
+        zmq.Poller.poll = poll  # type: ignore[method-assign, assignment]
+
+    def take(self) -> int | None:
+        """Return the longest so far, and begin anew."""
+        longest_ns, self.longest_ns = self.longest_ns, None
+        return longest_ns
+
+
+def subscribe(context: zmq.Context[zmq.Socket[bytes]], kind: int, urls: list[str]) -> zmq.Socket[bytes]:
+    """Return one socket that hears all workers, without limit.
+
+    Args:
+        context: To open it in.
+        kind: SUB or XSUB.
+        urls: Of the workers.
+    """
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    if kind == zmq.SUB:
+        socket.setsockopt(zmq.SUBSCRIBE, b"")
+    for url in urls:
+        socket.connect(url)
+    return socket
+
+
+def publish(context: zmq.Context[zmq.Socket[bytes]], kind: int, url: str) -> zmq.Socket[bytes]:
+    """Return one socket that publishes, without limit.
+
+    Args:
+        context: To open it in.
+        kind: PUB or XPUB.
+        url: Where it binds.
+    """
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.bind(url)
+    return socket
+
+
+def _run_broker(channel: Channel, arguments: dict[str, Any]) -> None:
+    """Run the broker until the parent closes."""
+    config = broker_config(arguments)
+    pauses = PauseWatch()
+    pauses.install()
+    with Broker(config, seed=0) as broker:
+        channel.write({"urls": [broker.endpoints[f"pub:{view.name}"] for view in config.views]})
+        while (command := channel.read()) is not None:
+            if command["do"] == "longest":
+                channel.write({"longest_ns": pauses.take()})
+            else:
+                channel.write({"status": msgspec.to_builtins(broker.status())})
+
+
+def _run_proxy(context: zmq.Context[zmq.Socket[bytes]], channel: Channel, arguments: dict[str, Any]) -> None:
+    """Forward in libzmq, for ever."""
+    source = subscribe(context, zmq.XSUB, arguments["upstream"])
+    target = publish(context, zmq.XPUB, arguments["url"].format(name="proxy"))
+    channel.write({"urls": [target.getsockopt_string(zmq.LAST_ENDPOINT)]})
+    zmq.proxy(source, target)
+
+
+def _run_relay(context: zmq.Context[zmq.Socket[bytes]], channel: Channel, arguments: dict[str, Any]) -> None:
+    """Forward in Python, for ever."""
+    source = subscribe(context, zmq.SUB, arguments["upstream"])
+    target = publish(context, zmq.PUB, arguments["url"].format(name="relay"))
+    channel.write({"urls": [target.getsockopt_string(zmq.LAST_ENDPOINT)]})
+    poller = zmq.Poller()
+    poller.register(source, zmq.POLLIN)
+    while True:
+        poller.poll()
+        for frames in receive_frames(source, SHARE):
+            send_frames(target, frames)
