@@ -13,10 +13,10 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    keys = typer.Typer(no_args_is_help=True, help="Make pairs of keys for CURVE, and show public ones.")
+    keys = typer.Typer(name="keys", no_args_is_help=True, help="Make pairs of keys for CURVE, and show public ones.")
     keys.command("new")(new)
     keys.command("show")(show)
-    app.add_typer(keys, name="keys")
+    app.add_typer(keys)
 
 
 def new(
