@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from kvbus.config import BrokerConfig
+from kvbus.config import BrokerConfig, WorkerConfig
 from kvbus.errors import ConfigError, Problem
+from kvbus.settings.engine import engine_worker, parse_engine_config
 from kvbus.settings.environment import PREFIX, read_environment
 from kvbus.settings.file import broker_problems, readable_broker_config
 from kvbus.settings.layers import ONLY, Layers, Origin, Row, Setting
@@ -44,6 +45,9 @@ FLAGS: Final[Mapping[str, OptionPath]] = {
     "--journal-reset": ("journal_reset",),
 }
 """Flags of `kvbus broker` that set an option, and which one. A flag that is not here is about the command, not the broker."""
+
+ENGINE_FLAGS: Final = ("--engine-config", "--engine-host", "--engine-ranks")
+"""Flags that are a worker together."""
 
 OTHER_VARIABLES: Final[Collection[str]] = frozenset(
     PREFIX + name for name in ("CONFIG", "LOG_LEVEL", "SHARED", "CI_MARK")
@@ -105,24 +109,50 @@ class BrokerSettings(NamedTuple):
         layers.document.setdefault("views", [{"replay_endpoint": DEFAULT_REPLAY}])
         environment = read_environment(self.variables, BrokerConfig, OTHER_VARIABLES)
         layers.put(environment.settings)
-        layers.put(self._typed())
+        refused = self._put_typed(layers)
         found = [*_half_an_ingest(layers), *broker_problems(layers.document)]
-        problems = [*layers.problems, *(self._shown(layers.blame(problem, FLAGS)) for problem in found)]
+        problems = [*refused, *layers.problems, *(self._shown(layers.blame(problem, FLAGS)) for problem in found)]
         config = readable_broker_config(layers.document)
         return LoadedBroker(config, problems, list(layers.rows(config)), list(environment.strangers))
 
-    def _typed(self) -> list[Setting]:
-        """Return what was typed."""
-        return [
-            Setting(FLAGS[flag], value, Origin("flag", flag))
-            for flag, value in self.flags.items()
-            if value is not None and value != []
-        ]
+    def _put_typed(self, layers: Layers) -> list[Problem]:
+        """Put what was typed on top, and return what cannot be read of it."""
+        typed = {flag: value for flag, value in self.flags.items() if value is not None}
+        try:
+            engine = _engine(typed)
+        except ConfigError as error:
+            return error.problems
+        if engine is not None:
+            typed["--worker"] = [*typed.get("--worker", []), engine]
+        layers.put(
+            [Setting(FLAGS[flag], value, Origin("flag", flag)) for flag, value in typed.items() if flag in FLAGS]
+        )
+        if engine is not None:
+            layers.attribute(("workers", len(typed["--worker"]) - 1), Origin("flag", ENGINE_FLAGS[0]))
+        return []
 
     def _shown(self, problem: Problem) -> Problem:
         """Return a problem that nobody is to blame for in words of who can mend it: without a file, by a flag."""
         named = {_words(path): flag for flag, path in FLAGS.items()} if self.path is None else {}
         return problem._replace(field=named.get(problem.field, problem.field))
+
+
+def _engine(typed: Mapping[str, Any]) -> WorkerConfig | None:
+    """Return the worker that is the engine whose own configuration was typed; `None` = none was.
+
+    Raises:
+        ConfigError: It cannot be read, or the engine publishes nothing.
+    """
+    config, host, ranks = (typed.get(flag) for flag in ENGINE_FLAGS)
+    if config is None:
+        stray = next((flag for flag in ENGINE_FLAGS if flag in typed), None)
+        if stray is not None:
+            raise ConfigError([Problem(stray, str(typed[stray]), f"needs {ENGINE_FLAGS[0]}")])
+        return None
+    engine = parse_engine_config(config, ENGINE_FLAGS[0])
+    return engine_worker(
+        engine, ENGINE_FLAGS[0], host="127.0.0.1" if host is None else host, ranks=1 if ranks is None else ranks
+    )
 
 
 def _half_an_ingest(layers: Layers) -> list[Problem]:
@@ -143,7 +173,7 @@ def flags_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         parameters: Values by the names of the command's parameters; `None`, or false for a switch, = not typed.
     """
-    typed = {flag: parameters.get(flag.removeprefix("--").replace("-", "_")) for flag in FLAGS}
+    typed = {flag: parameters.get(flag.removeprefix("--").replace("-", "_")) for flag in (*FLAGS, *ENGINE_FLAGS)}
     if isinstance(typed["--topics"], str):
         typed["--topics"] = [name for name in typed["--topics"].split(",") if name]
     return {flag: value for flag, value in typed.items() if _is_typed(value)}

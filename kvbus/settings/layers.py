@@ -113,6 +113,15 @@ class Layers:
         for setting in settings:
             self._put(setting)
 
+    def attribute(self, path: Path, origin: Origin) -> None:
+        """Say who said a part of what has been put.
+
+        Args:
+            path: The part.
+            origin: Who.
+        """
+        self._origins[path] = origin
+
     def origin(self, path: Path) -> Origin:
         """Return who said what is at a path, or the table or list around it.
 
@@ -169,7 +178,7 @@ class Layers:
                     where = here if index is None else (*here, index)
                     yield from self._rows(type(element), element, where, _at(self.document, where))
                 continue
-            if option.name in table or (isinstance(said, str) and value != option.default):
+            if option.name in table or (isinstance(said, (str, msgspec.Struct)) and value != option.default):
                 origin = self.origin(here)
             elif option.name in by_profile:
                 origin = Origin("profile", str(table["profile"]))

@@ -64,6 +64,8 @@ class TraceWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         data_parallel_rank: Rank in every envelope, ≥ 0; the same for all, since they are one engine.
         encoding: Form of events on the wire: `map` as vLLM from 0.24, `array` as before.
         buffer_steps: Batches that each rank keeps for replay, ≥ 1.
+        queue_size: Batches of a rank that may wait to be sent, ≥ 1; the engines' 100 000.
+        hwm: Messages queued for one subscriber before it loses some, ≥ 0, where 0 = no limit; the engines' 100 000.
         speed: Seconds of trace in a second, > 0; infinity = as fast as it goes.
         smooth: Whether bursts of the trace are spread evenly.
         requests_max: End after so many requests; `None` = at the end of the trace.
@@ -87,6 +89,8 @@ class TraceWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel_rank: int = 0
     encoding: Literal["map", "array"] = "map"
     buffer_steps: int = 10_000
+    queue_size: int = 100_000
+    hwm: int = 100_000
     speed: float = 1.0
     smooth: bool = False
     requests_max: int | None = None
@@ -124,6 +128,8 @@ class TraceWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             ("--data-parallel-rank", self.data_parallel_rank, 0, PORT_MAX),
             ("--buffer-steps", self.buffer_steps, 1, None),
             ("--requests", self.requests_max, 1, None),
+            ("queue_size", self.queue_size, 1, None),
+            ("hwm", self.hwm, 0, None),
         ):
             if number is not None and number < least:
                 yield Problem(flag, str(number), f"must be at least {least}")

@@ -226,6 +226,8 @@ class TraceWorker:
                 data_parallel_rank=options.data_parallel_rank,
                 encoding=options.encoding,
                 buffer_steps=options.buffer_steps,
+                queue_size=options.queue_size,
+                hwm=options.hwm,
                 offset_by_rank=False,
             )
             self._publishers.append(publisher)

@@ -166,6 +166,36 @@ def test_every_flag_that_sets_an_option_is_one_of_the_command():
     assert set() == {flag.removeprefix("--").replace("-", "_") for flag in FLAGS} - parameters
 
 
+ENGINE = '{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}'
+
+
+def test_an_engines_own_configuration_is_a_worker_more():
+    loaded = settings(
+        None, {"--worker": ["a=tcp://h:1"], "--engine-config": ENGINE, "--engine-ranks": 2, "--engine-host": "pod"}
+    ).survey()
+    assert [] == loaded.problems
+    engine = parse_worker("engine=tcp://pod:5557,replay=tcp://pod:5657,ranks=0-1")
+    assert (parse_worker("a=tcp://h:1"), engine) == loaded.config.workers
+    origins = {row.option: row.origin.where for row in loaded.rows if row.option.startswith("workers")}
+    assert ("--worker", "--engine-config") == (origins["workers[0].endpoint"], origins["workers[1].endpoint"])
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ({"--engine-config": "{}"}, "--engine-config: enable_kv_cache_events is not set"),
+        ({"--engine-config": '{"hwn": 1}'}, "--engine-config.hwn: unknown key; did you mean hwm?"),
+        ({"--engine-ranks": 2, "--worker": ["tcp://h:1"]}, "--engine-ranks: needs --engine-config"),
+        (
+            {"--engine-config": ENGINE.replace("5657", "5558"), "--engine-ranks": 2},
+            "--engine-config: port 5558 (rank 0)",
+        ),
+    ],
+)
+def test_an_engine_that_cannot_be_heard_is_refused(typed, line):
+    assert problems(settings(None, typed))[0].startswith(line)
+
+
 def test_what_was_not_typed_is_no_flag():
     assert {"--topics": ["a", "b"], "--hwm": 0} == flags_of(
         {"topics": "a,,b", "hwm": 0, "worker": [], "journal_reset": False, "age": None, "seconds": 1.0}

@@ -138,3 +138,50 @@ def test_sigterm_ends_it_cleanly(tmp_path: Path) -> None:
     assert not counts["is_done"]
     assert 1 == len({rank["events"] for rank in counts["ranks"]})
     assert not ready.exists()
+
+
+ENGINE = {"enable_kv_cache_events": True, "endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0", "hwm": 7}
+SHORT = ["--requests", "1", "--speed", "max", "--linger", "0"]
+
+
+def test_it_publishes_as_the_engine_with_that_configuration_would() -> None:
+    """The JSON is copied from the command that starts the engine."""
+    result = CliRunner().invoke(app, ["worker", *SHORT, "--engine-config", json.dumps(ENGINE)])
+    assert 0 == result.exit_code
+    assert "rank 0 publishes on tcp://0.0.0.0:" in result.stderr
+    assert ", replay tcp://0.0.0.0:" in result.stderr
+
+
+def test_a_flag_counts_more_than_the_engines_configuration() -> None:
+    """One may want the same engine elsewhere."""
+    result = CliRunner().invoke(
+        app,
+        [
+            "worker",
+            *SHORT,
+            "--engine-config",
+            json.dumps(ENGINE),
+            "--endpoint",
+            "tcp://127.0.0.1:0",
+            "--replay",
+            "none",
+        ],
+    )
+    assert 0 == result.exit_code
+    assert "rank 0 publishes on tcp://127.0.0.1:" in result.stderr
+    assert "replay" not in result.stderr
+
+
+def test_g55_an_engine_without_events_opens_nothing() -> None:
+    """Whatever else it was told."""
+    silent = {**ENGINE, "enable_kv_cache_events": False, "endpoint": "tcp://*:5557"}
+    result = CliRunner().invoke(app, ["worker", *SHORT, "--engine-config", json.dumps(silent)])
+    assert (0, True) == (result.exit_code, "rank 0 publishes on null" in result.stderr)
+    assert "enable_kv_cache_events is false: nothing is published" in result.stderr
+
+
+def test_an_engine_that_there_cannot_be_is_refused() -> None:
+    """With the key to blame."""
+    result = CliRunner().invoke(app, ["worker", *SHORT, "--engine-config", '{"topics": "x"}'])
+    assert 2 == result.exit_code
+    assert "--engine-config.topics: unknown key; did you mean topic?" in result.stderr

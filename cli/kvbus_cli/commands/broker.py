@@ -36,6 +36,29 @@ def broker(
             help="A worker to subscribe to; repeat for each. ranks: data-parallel ranks, each on port + rank.",
         ),
     ] = None,
+    engine_config: Annotated[
+        str | None,
+        typer.Option(
+            "--engine-config",
+            metavar="JSON",
+            help="A worker more: the engine that was started with this JSON behind vLLM's --kv-events-config.",
+        ),
+    ] = None,
+    engine_host: Annotated[
+        str | None,
+        typer.Option(
+            "--engine-host",
+            metavar="HOST",
+            help="Where that engine runs, if it binds every interface.",
+            show_default="127.0.0.1",
+        ),
+    ] = None,
+    engine_ranks: Annotated[
+        int | None,
+        typer.Option(
+            "--engine-ranks", metavar="N", help="Its data-parallel ranks, each on port + rank.", show_default="1"
+        ),
+    ] = None,
     ingest: Annotated[
         str | None,
         typer.Option("--ingest", metavar="ENDPOINT", help="Bind here and let workers connect, told apart by topic."),

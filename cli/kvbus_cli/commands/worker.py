@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 import typer
@@ -88,6 +88,14 @@ _Lag = Annotated[
 _ClearsPerHour = Annotated[
     float, typer.Option("--clears-per-hour", metavar="X", help="How often all caches are reset, on average.")
 ]
+_EngineConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--engine-config",
+        metavar="JSON",
+        help="Publish as an engine with this JSON behind --kv-events-config would; other flags count more.",
+    ),
+]
 _Endpoint = Annotated[
     str,
     typer.Option(
@@ -128,6 +136,7 @@ def register(app: typer.Typer) -> None:
 
 
 def worker(
+    context: typer.Context,
     trace: _Trace = "generated",
     ranks: _Ranks = 1,
     gpu_blocks: _GpuBlocks = 2000,
@@ -152,6 +161,7 @@ def worker(
     skew_ms: _SkewMs = 5.0,
     lag: _Lag = None,
     clears_per_hour: _ClearsPerHour = 0.0,
+    engine_config: _EngineConfig = None,
     endpoint: _Endpoint = "tcp://127.0.0.1:5620",
     replay: _Replay = "tcp://127.0.0.1:5720",
     topic: _Topic = "",
@@ -178,6 +188,14 @@ def worker(
             gpu_blocks, cpu_blocks, groups, hash_block_size, ownership, tier or [], cache_policy, self_describing, lazy,
             clears_per_hour
         )  # fmt: skip
+        publishing: dict[str, Any] = {
+            "endpoint": endpoint,
+            "replay_endpoint": None if replay == "none" else replay,
+            "topic": topic,
+            "buffer_steps": buffer_steps,
+        }
+        if engine_config is not None:
+            publishing |= _as_engine(engine_config, data_parallel_rank, context)
         options = TraceWorkerOptions(
             trace=trace,
             trace_block_tokens=trace_block_size,
@@ -185,12 +203,8 @@ def worker(
             engine_block_size=engine_block_size,
             generator=GeneratorOptions(conversations_per_second=rate),
             ranks=_ranks(ranks, skew_ms, lag or []),
-            endpoint=endpoint,
-            replay_endpoint=None if replay == "none" else replay,
-            topic=topic,
             data_parallel_rank=data_parallel_rank,
             encoding=cast("Literal['map', 'array']", encoding),
-            buffer_steps=buffer_steps,
             speed=parse_speed(speed),
             smooth=smooth,
             requests_max=requests,
@@ -200,8 +214,39 @@ def worker(
             wait_subscribers_s=wait_seconds,
             log_dir=log_dir,
             oracle_file=oracle,
+            **publishing,
         )
         _run(options, seconds, linger, ready_file, json)
+
+
+def _as_engine(text: str, data_parallel_rank: int, context: typer.Context) -> dict[str, Any]:
+    """Return how an engine with this configuration publishes, without what was typed besides.
+
+    An engine that publishes nothing is played too: it works, and nobody hears it.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    from kvbus.settings.engine import engine_endpoint, engine_replay_endpoint, parse_engine_config
+    from kvbus.worker.options import NULL_ENDPOINT
+
+    config = parse_engine_config(text)
+    found: dict[str, Any] = {"topic": config.topic, "buffer_steps": config.buffer_steps}
+    if config.silence:
+        complain(f"{config.silence}, as by the engine")
+        found |= {"endpoint": NULL_ENDPOINT, "replay_endpoint": None}
+    else:
+        found["endpoint"] = engine_endpoint(config, data_parallel_rank)
+        found["replay_endpoint"] = engine_replay_endpoint(config, data_parallel_rank)
+    flags = {"replay_endpoint": "replay"}
+    found = {name: value for name, value in found.items() if not _is_typed(context, flags.get(name, name))}
+    return {**found, "queue_size": config.max_queue_size, "hwm": config.hwm}
+
+
+def _is_typed(context: typer.Context, parameter: str) -> bool:
+    """Tell whether a flag was typed."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name != "DEFAULT"
 
 
 def _engine(
