@@ -12,6 +12,7 @@ be of a connection that was up.
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from enum import Enum
 from typing import TypeAlias
 
@@ -126,8 +127,10 @@ class ConnectionWatch:
     def close(self) -> None:
         """Stop watching; before the watched socket is closed. Twice is harmless."""
         if not self.socket.closed:
-            if not self._watched.closed:
-                self._watched.disable_monitor()
+            # In a context that is being terminated the monitor ends by itself.
+            with suppress(zmq.ContextTerminated):
+                if not self._watched.closed:
+                    self._watched.disable_monitor()
             self.socket.close(0)
 
     def _fail(self, event: int, value: int) -> None:

@@ -44,6 +44,7 @@ __all__ = [
     "route_frames",
     "send_frames",
     "shared_context",
+    "will_bind",
 ]
 
 ZmqContext: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
@@ -219,7 +220,7 @@ def open_socket(
             sockets; names the endpoint's field. Nothing is left open.
     """
     options = options or SocketOptions()
-    binds = endpoint.binds(int(kind) in _BINDING_KINDS if binds_by_default is None else binds_by_default)
+    binds = will_bind(kind, endpoint, binds_by_default)
     socket: ZmqSocket | None = None
     file: IpcFile | None = None
     watch: ConnectionWatch | None = None
@@ -246,6 +247,20 @@ def open_socket(
         if isinstance(error, zmq.ZMQError):
             raise refused(endpoint, binds, error.errno or 0, str(error)) from None
         raise
+
+
+def will_bind(kind: int, endpoint: Endpoint, binds_by_default: bool | None = None) -> bool:
+    """Tell whether a socket will bind, and so be the server where CURVE is used.
+
+    Args:
+        kind: As for `open_socket`.
+        endpoint: Where.
+        binds_by_default: As for `open_socket`.
+
+    Raises:
+        ConfigError: It would connect to port 0.
+    """
+    return endpoint.binds(int(kind) in _BINDING_KINDS if binds_by_default is None else binds_by_default)
 
 
 def _set_options(socket: ZmqSocket, kind: int, endpoint: Endpoint, options: SocketOptions) -> None:

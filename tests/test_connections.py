@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket as posix_socket
+import threading
 
 import pytest
 import zmq
@@ -81,6 +82,20 @@ def test_g63_watching_leaks_no_descriptors(zmq_context: ZmqContext, rounds: int)
                 assert [UP] == next_changes(watch, 1)
         # ZeroMQ closes descriptors from its own thread, a little later; a leak would be at least one a round.
         assert len(os.listdir("/proc/self/fd")) < before + 100
+
+
+def test_a_watch_is_closed_while_its_context_is_being_terminated() -> None:
+    """Or the socket would stay open, and whoever terminates the context would wait for ever."""
+    context: ZmqContext = zmq.Context()
+    bound, watch = watched(context, zmq.XPUB, "tcp://127.0.0.1:0")
+    terminator = threading.Thread(target=context.term)
+    terminator.start()
+    with pytest.raises(zmq.ContextTerminated):
+        bound.socket.poll()
+    watch.close()
+    bound.close()
+    terminator.join(WAIT_MS / 1000)
+    assert not terminator.is_alive()
 
 
 def test_failed_handshakes_are_counted_by_reason(zmq_context: ZmqContext) -> None:

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "events": {"errors"},
     "endpoints": {"errors"},
     "config": NOUNS | {"views", "security"},  # a view's options hold its filter
-    "security": NOUNS | {"connections"},
+    "security": NOUNS | {"connections", "sockets"},
     "settings": NOUNS | {"views"},
     "wire": NOUNS,
     "streams": NOUNS | {"wire"},
@@ -65,6 +65,7 @@ SHELLS = {
     "kvbus.broker.links",
     "kvbus.broker.loop",
     "kvbus.broker.server",
+    "kvbus.security.doors",
     "kvbus.security.gate",
     "kvbus.security.key_files",
     "kvbus.subscriber",

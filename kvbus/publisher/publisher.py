@@ -18,6 +18,9 @@ from kvbus.publisher.outbox import Outbox, OutboxLimits
 from kvbus.publisher.sender import Sender
 from kvbus.publisher.stats import PublisherStats
 from kvbus.publisher.subscriptions import Subscriptions
+from kvbus.security.doors import CONNECTIONS_MAX
+from kvbus.security.key_files import Keyring
+from kvbus.security.keys import CurveConfig
 from kvbus.sockets import SocketOptions, ZmqContext, shared_context
 from kvbus.streams.serving import ReplayServer, ServingLimits
 from kvbus.wire.codec import Encoding, encode_batch
@@ -68,6 +71,8 @@ class Publisher:
         offset_by_rank: bool | None = None,
         old_replay_form: bool = False,
         enabled: bool = True,
+        curve: CurveConfig | None = None,
+        connections_max: int | None = None,
         socket_options: SocketOptions | None = None,
         replay_limits: ServingLimits | None = None,
         context: ZmqContext | None = None,
@@ -89,6 +94,9 @@ class Publisher:
                 connect to one broker all connect to the same port.
             old_replay_form: Answer replays without the topic frame, as vLLM up to 0.25.
             enabled: Whether to do anything: if not, nothing is checked or opened, and `publish` returns `None`.
+            curve: Keys, for encryption: of a server where it binds, of a client where it connects; `None` = plaintext.
+            connections_max: Most peers of a bound socket at once; 0 = no limit. `None` = 1024, and no limit in a context that is
+                not its own.
             socket_options: Time limits and the like of the sockets; default `SocketOptions()`.
             replay_limits: Bounds of the replay server; default `ServingLimits()`.
             context: ZeroMQ context to use; default: one of its own, and the process's shared one for `inproc`.
@@ -108,6 +116,8 @@ class Publisher:
             buffer_steps=buffer_steps, buffer_bytes=buffer_bytes, queue_size=queue_size, queue_bytes=queue_bytes
         )
         problems = _problems(data_parallel_rank, encoding, hwm, limits)
+        if connections_max is not None and connections_max < 0:
+            problems.append(Problem("connections_max", str(connections_max), "must be 0 (no limit) or more"))
         self.topic = _topic(topic, problems)
         rank = data_parallel_rank or 0
         live = _endpoint(endpoint, "endpoint", rank, offset_by_rank, problems)
@@ -121,6 +131,8 @@ class Publisher:
         assert live is not None
         if context is None and "inproc" in (live.transport, replay.transport if replay else ""):
             context = shared_context()
+        if connections_max is None:
+            connections_max = CONNECTIONS_MAX if context is None else 0
         outbox = Outbox(self.topic, limits)
         server = ReplayServer(outbox.ring, replay_limits, old_form=old_replay_form)
         options = msgspec.structs.replace(socket_options or SocketOptions(), send_hwm=hwm)
@@ -132,6 +144,8 @@ class Publisher:
             replay_endpoint=replay,
             options=options,
             context=context,
+            keys=Keyring.of(curve),
+            connections_max=connections_max,
         )
         self._sender.start()
         weakref.finalize(self, self._sender.abandon).atexit = False

@@ -26,16 +26,19 @@ from kvbus.errors import UsageError
 from kvbus.publisher.outbox import Outbox
 from kvbus.publisher.stats import PublisherStats
 from kvbus.publisher.subscriptions import Subscriptions
+from kvbus.security.doors import Doors
+from kvbus.security.key_files import Keyring
+from kvbus.security.refusals import Refused
 from kvbus.sockets import (
     BoundSocket,
     Routed,
     SocketOptions,
     ZmqContext,
     ZmqSocket,
-    open_socket,
     receive_frames,
     route_frames,
     send_frames,
+    will_bind,
 )
 from kvbus.streams.serving import ReplayServer, Turn
 from kvbus.wire.frames import live_message
@@ -80,6 +83,8 @@ class Sender:
         replay_endpoint: Endpoint | None,
         options: SocketOptions,
         context: ZmqContext | None,
+        keys: Keyring | None = None,
+        connections_max: int = 0,
     ) -> None:
         """Prepare; nothing is opened before `start`.
 
@@ -91,6 +96,8 @@ class Sender:
             replay_endpoint: Where to answer replay requests; `None` = nowhere.
             options: For the live socket; the replay socket takes its security and timeouts from them.
             context: Context to use; `None` = one of its own, ended with it.
+            keys: For CURVE; `None` = plaintext.
+            connections_max: Most peers of a bound socket; 0 = no limit.
         """
         self.url = ""
         self.replay_url: str | None = None
@@ -101,6 +108,9 @@ class Sender:
         self._replay_endpoint = replay_endpoint
         self._options = msgspec.structs.replace(options, message_bytes_max=REQUEST_BYTES_MAX)
         self._context_given = context
+        self._keys = keys
+        self._connections_max = connections_max
+        self._doors: Doors | None = None
         self._lock = threading.Lock()
         self._changed = threading.Condition(threading.Lock())
         self._opened = threading.Event()
@@ -192,6 +202,7 @@ class Sender:
                 subscribers=self._subscriptions.count,
                 ignored=self._subscriptions.ignored,
                 replay=msgspec.structs.replace(self._server.counts),
+                sockets=[] if self._doors is None or self._is_closed else self._doors.status(),
             )
 
     def wait_for_subscribers(self, count: int, timeout_s: float) -> bool:
@@ -247,19 +258,23 @@ class Sender:
     def _run(self) -> None:
         """Own context and sockets from opening to closing."""
         context: ZmqContext = self._context_given or zmq.Context()
+        poller = zmq.Poller()
+        self._doors = doors = Doors(context, poller, self._tell_refused)
         sockets: list[BoundSocket] = []
         try:
-            live = open_socket(context, zmq.XPUB, self._endpoint, self._options, binds_by_default=True)
+            live = self._open(doors, "publish", zmq.XPUB, self._endpoint, self._options)
             sockets.append(live)
             self.url = live.url
             router: ZmqSocket | None = None
             if self._replay_endpoint is not None:
                 options = msgspec.structs.replace(self._options, send_hwm=REPLAY_HWM)
-                replay = open_socket(context, zmq.ROUTER, self._replay_endpoint, options, binds_by_default=True)
+                replay = self._open(doors, "replay", zmq.ROUTER, self._replay_endpoint, options)
                 sockets.append(replay)
                 self.replay_url, router = replay.url, replay.socket
             self._opened.set()
-            self._take_turns(live.socket, router)
+            if doors.exposed:
+                _log.warning("plaintext_exposed endpoint=%s replay=%s", self.url, self.replay_url)
+            self._take_turns(live.socket, router, doors, poller)
         except zmq.ContextTerminated:
             self._why_closed = ": its ZeroMQ context was terminated"
         except BaseException as error:
@@ -269,8 +284,15 @@ class Sender:
                 self._why_closed = f": its thread failed ({type(error).__name__})"
                 _log.exception("publisher_failed endpoint=%s", self.url)
         finally:
+            doors.close()
             self._close(context, sockets)
             self._opened.set()
+
+    def _open(self, doors: Doors, name: str, kind: int, endpoint: Endpoint, options: SocketOptions) -> BoundSocket:
+        """Open a socket with its keys: those of a server where it binds, of a client where it connects."""
+        if self._keys is not None and endpoint.transport != "inproc":
+            options = msgspec.structs.replace(options, curve=self._keys.curve(will_bind(kind, endpoint, True)))
+        return doors.open(name, kind, endpoint, options, binds_by_default=True, connections_max=self._connections_max)
 
     def _close(self, context: ZmqContext, sockets: list[BoundSocket]) -> None:
         """Close everything, leaving ZeroMQ what is left of the time to send what it has."""
@@ -290,9 +312,8 @@ class Sender:
             self._wake_reader.close()
             self._wake_writer.close()
 
-    def _take_turns(self, live: ZmqSocket, router: ZmqSocket | None) -> None:
+    def _take_turns(self, live: ZmqSocket, router: ZmqSocket | None, doors: Doors, poller: zmq.Poller) -> None:
         """Send, serve and hear, until told to stop and done, or out of time."""
-        poller = zmq.Poller()
         poller.register(live, zmq.POLLIN)
         poller.register(self._wake_reader, zmq.POLLIN)
         if router is not None:
@@ -301,7 +322,8 @@ class Sender:
             self._send_live(live)
             if router is not None:
                 self._serve(router)
-            timeout_ms = self._timeout_ms()
+            redial_at_ns = doors.deadline_ns
+            timeout_ms = self._timeout_ms(redial_at_ns)
             if timeout_ms is None:
                 return
             for ready, _ in poller.poll(timeout_ms):
@@ -309,11 +331,13 @@ class Sender:
                     self._hear(live)
                 elif ready is router:
                     self._take_requests(router)
-                else:
+                elif not doors.take(ready, time.monotonic_ns()):
                     with contextlib.suppress(BlockingIOError):
                         self._wake_reader.recv(4096)
+            if redial_at_ns is not None:
+                doors.on_time(time.monotonic_ns())
 
-    def _timeout_ms(self) -> int | None:
+    def _timeout_ms(self, redial_at_ns: int | None) -> int | None:
         """Return how long to sleep: −1 = until something comes, `None` = stop now."""
         now_ns = time.monotonic_ns()
         replay_at_ns, stop_at_ns = self._server.deadline_ns, self._stop_at_ns
@@ -325,7 +349,7 @@ class Sender:
         if self._outbox.has_queued:
             self._is_idle = False
             return 0
-        deadlines = [at_ns for at_ns in (replay_at_ns, stop_at_ns) if at_ns is not None]
+        deadlines = [at_ns for at_ns in (replay_at_ns, stop_at_ns, redial_at_ns) if at_ns is not None]
         if not deadlines:
             return -1
         return max(0, -((now_ns - min(deadlines)) // 1_000_000))
@@ -378,6 +402,10 @@ class Sender:
             for frames in messages:
                 self._subscriptions.hear(frames)
             self._changed.notify_all()
+
+    def _tell_refused(self, refused: Refused) -> None:
+        """Log who did not get in. A log may block, but so seldom is this."""
+        _log.warning("peer_refused %s", " ".join(f"{name}={value!s}" for name, value in refused.fields().items()))
 
     def _tell_drops(self, drops: int, is_queued: bool) -> None:
         """Log when batches begin to be dropped, and once more when the queue has drained. Here, since a log may block."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from kvbus.security.refusals import SocketStatus
 from kvbus.streams.serving import ServingCounts
 
 __all__ = ["PublisherStats"]
@@ -25,6 +26,7 @@ class PublisherStats(msgspec.Struct, frozen=True, kw_only=True):
         subscribers: Subscriptions of connected peers that this topic matches.
         ignored: Messages from subscribers that are no subscription.
         replay: What the replay server has done.
+        sockets: The sockets, who is connected, and who did not get in; none when closed.
     """
 
     numbered: int = 0
@@ -39,3 +41,4 @@ class PublisherStats(msgspec.Struct, frozen=True, kw_only=True):
     subscribers: int = 0
     ignored: int = 0
     replay: ServingCounts = msgspec.field(default_factory=ServingCounts)
+    sockets: list[SocketStatus] = msgspec.field(default_factory=list)

@@ -8,9 +8,11 @@ only that it was closed. So what a client says names every cause that looks like
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-__all__ = ["PEER_REFUSALS", "PeerRefusal", "RefusalNews", "RefusalTeller", "meaning_of"]
+import msgspec
+
+__all__ = ["PEER_REFUSALS", "PeerRefusal", "RefusalNews", "RefusalTeller", "Refused", "SocketStatus", "meaning_of"]
 
 PeerRefusal: TypeAlias = Literal[
     "unknown_key",  # we bind: its key is not among those that are let in
@@ -53,6 +55,52 @@ def meaning_of(reason: PeerRefusal, *, binds: bool) -> str:
         binds: Whether it is our side that binds.
     """
     return (_BOUND if binds else _CONNECTED)[reason]
+
+
+class SocketStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One socket and its peers.
+
+    Attributes:
+        name: What it is for, as `pub:all`, `replay:all`, `ingest` or `worker:w0`; unique among the sockets of its owner.
+        endpoint: Where it is bound or connected.
+        is_bound: Whether it is bound.
+        is_encrypted: Whether it speaks CURVE.
+        connections: Peers connected now.
+        refused: Peers that did not get in, or attempts of ours to get in that failed, by reason; every reason is there.
+    """
+
+    name: str
+    endpoint: str
+    is_bound: bool
+    is_encrypted: bool
+    connections: int
+    refused: dict[str, int]
+
+
+class Refused(NamedTuple):
+    """One line about peers that did not get in, or about us.
+
+    Attributes:
+        socket: Name of the socket.
+        endpoint: Where it is.
+        reason: Why.
+        meaning: What that means, in words.
+        peers_count: How many, since the last line about it.
+        address: IP address of the last one, where that is known, else empty.
+        public_key: Its public key, likewise.
+    """
+
+    socket: str
+    endpoint: str
+    reason: PeerRefusal
+    meaning: str
+    peers_count: int
+    address: str = ""
+    public_key: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        """Return what belongs into a line of the log."""
+        return {name: value for name, value in self._asdict().items() if value != ""}
 
 
 class RefusalNews(NamedTuple):
