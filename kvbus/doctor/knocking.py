@@ -1,0 +1,145 @@
+"""Knocks at endpoints with plain sockets: is somebody there, and who? One of the two shells of this room.
+
+Many at a time, in one thread, within a time limit. A peer sees a connection that greets and leaves; nothing is subscribed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+import time
+from collections.abc import Sequence
+
+from kvbus.doctor.evidence import Contact, Knock
+from kvbus.doctor.zmtp import Greeting, Handshake, Stage
+from kvbus.endpoints import Endpoint
+
+__all__ = ["knock_at"]
+
+_READ_BYTES = 4_096
+
+
+def knock_at(endpoints: Sequence[Endpoint], seconds: float) -> list[Knock]:
+    """Try to reach each of several endpoints.
+
+    Args:
+        endpoints: `tcp` or `ipc`, to be connected to.
+        seconds: How long to wait for an answer, > 0. Names are resolved before, which the system may take longer for.
+
+    Returns:
+        What came of it, in the same order.
+    """
+    visits = [_Visit(endpoint) for endpoint in endpoints]
+    until = time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        for visit in visits:
+            if visit.begin():
+                selector.register(visit.socket, selectors.EVENT_WRITE, visit)
+        while selector.get_map() and (left_s := until - time.monotonic()) > 0:
+            for key, _ in selector.select(left_s):
+                visit = key.data
+                if visit.go_on():
+                    selector.modify(visit.socket, selectors.EVENT_READ, visit)
+                else:
+                    selector.unregister(visit.socket)
+                    visit.socket.close()
+    for visit in visits:
+        visit.socket.close()
+    return [visit.knock for visit in visits]
+
+
+class _Visit:
+    """One connection.
+
+    Attributes:
+        socket: Its socket.
+        knock: What has come of it so far.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._handshake = Handshake()
+        self._is_connected = False
+        self.socket = socket.socket()
+        self.knock = Knock(Contact.UNREACHABLE, detail="no answer in time")
+
+    def begin(self) -> bool:
+        """Begin to connect; false if it is over already."""
+        try:
+            family, address = _address_of(self._endpoint)
+        except (OSError, UnicodeError) as error:
+            self.knock = Knock(Contact.UNRESOLVED, detail=_words(error))
+            return False
+        if family != self.socket.family:
+            self.socket.close()
+            self.socket = socket.socket(family, socket.SOCK_STREAM)
+        self.socket.setblocking(False)
+        try:
+            code = self.socket.connect_ex(address)
+        except OSError as error:
+            self.knock = Knock(Contact.UNREACHABLE, detail=_words(error))
+            return False
+        return code in (0, errno.EINPROGRESS, errno.EAGAIN) or self._fail(code)
+
+    def go_on(self) -> bool:
+        """Take what has happened; false if it is over."""
+        if not self._is_connected:
+            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                return self._fail(code)
+            self._is_connected = True
+            self.knock = Knock(Contact.SILENT)
+        try:
+            if self.knock.greeting is None:
+                self.knock = Knock(Contact.SILENT, Greeting(Stage.BEGUN))
+                self._send()
+                return True
+            data = self.socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            self.knock = Knock(Contact.CLOSED, detail=_words(error))
+            return False
+        if not data:
+            self.knock = Knock(Contact.CLOSED, self.knock.greeting)
+            return False
+        greeting = self._handshake.receive(data)
+        is_over = greeting.stage is not Stage.BEGUN
+        self.knock = Knock(Contact.GREETED if is_over else Contact.SILENT, greeting)
+        if not is_over:
+            self._send()
+        return not is_over
+
+    def _send(self) -> None:
+        """Say what is to be said; some dozen bytes, for which a new connection has room."""
+        if self._handshake.to_send:
+            self.socket.send(self._handshake.to_send)
+            self._handshake.to_send = b""
+
+    def _fail(self, code: int) -> bool:
+        """Note why there is no connection."""
+        gone = (errno.ECONNREFUSED, errno.ENOENT)
+        self.knock = Knock(Contact.REFUSED if code in gone else Contact.UNREACHABLE, detail=os.strerror(code).lower())
+        return False
+
+
+def _address_of(endpoint: Endpoint) -> tuple[socket.AddressFamily, tuple[str, int] | str]:
+    """Return where to connect; IPv4 first, as ZeroMQ does.
+
+    Raises:
+        OSError: The name does not resolve.
+        UnicodeError: It is no name that could.
+    """
+    if endpoint.transport == "ipc":
+        path = endpoint.path
+        return socket.AF_UNIX, f"\0{path[1:]}" if path.startswith("@") else path
+    found = socket.getaddrinfo(endpoint.host.strip("[]"), endpoint.port, type=socket.SOCK_STREAM)
+    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return family, (str(address[0]), int(address[1]))
+
+
+def _words(error: Exception) -> str:
+    """Return what the system says, without its number."""
+    return (getattr(error, "strerror", None) or str(error)).lower()

@@ -1,0 +1,94 @@
+"""Knocking at endpoints with plain sockets."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+import zmq
+
+from kvbus.doctor.evidence import Contact
+from kvbus.doctor.knocking import knock_at
+from kvbus.doctor.zmtp import Stage
+from kvbus.endpoints import Endpoint
+from kvbus.publisher.publisher import Publisher
+from kvbus.sockets import open_socket
+
+HOST = "tcp://127.0.0.1:0"
+
+
+def knock(url: str, seconds: float = 5.0):
+    return knock_at([Endpoint.parse(url)], seconds)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [(zmq.PUB, "PUB"), (zmq.XPUB, "XPUB"), (zmq.ROUTER, "ROUTER"), (zmq.SUB, "SUB"), (zmq.REP, "REP")],
+)
+def test_who_is_there(zmq_context, kind, expected):
+    with open_socket(zmq_context, kind, Endpoint.parse(HOST), binds_by_default=True) as bound:
+        assert expected == knock(bound.url).socket_type
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "CURVE"])
+def test_the_mechanism_is_told_though_ours_is_another(zmq_context, mechanism):
+    with zmq_context.socket(zmq.PUB) as publisher:
+        publisher.linger = 0
+        if mechanism == "PLAIN":
+            publisher.plain_server = True
+        else:
+            publisher.curve_server, (_, publisher.curve_secretkey) = True, zmq.curve_keypair()
+        publisher.bind(HOST)
+        greeting = knock(publisher.last_endpoint.decode()).greeting
+    assert (Stage.SECURED, mechanism) == (greeting.stage, greeting.mechanism)
+
+
+def test_many_at_once_in_order(zmq_context):
+    with open_socket(zmq_context, zmq.PUB, Endpoint.parse(HOST)) as bound, socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        urls = [f"tcp://127.0.0.1:{nobody.getsockname()[1]}", bound.url, "tcp://no-such-pod.invalid:1"]
+        found = knock_at([Endpoint.parse(url) for url in urls], 5.0)
+    assert [Contact.REFUSED, Contact.GREETED, Contact.UNRESOLVED] == [each.contact for each in found]
+    assert [] == knock_at([], 1.0)
+
+
+def test_ipc(zmq_context, tmp_path):
+    url = f"ipc://{tmp_path}/kv"
+    assert Contact.REFUSED is knock(url).contact
+    with open_socket(zmq_context, zmq.ROUTER, Endpoint.parse(url)) as bound:
+        assert "ROUTER" == knock(bound.url).socket_type
+
+
+def test_who_says_nothing_is_left_in_time():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert Contact.SILENT is knock(f"tcp://127.0.0.1:{server.getsockname()[1]}", 0.05).contact
+
+
+def test_who_hangs_up():
+    """The backlog takes the connection, and closing the listener resets it."""
+    server = socket.create_server(("127.0.0.1", 0))
+    url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    import threading
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        connection.recv(64)
+        connection.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert Contact.CLOSED is knock(url).contact
+    thread.join()
+    server.close()
+
+
+def test_the_peer_takes_no_harm(zmq_context):
+    """It counts its subscribers as before, and goes on serving them."""
+    with Publisher(HOST, replay_endpoint=HOST) as publisher, zmq_context.socket(zmq.SUB) as reader:
+        reader.subscribe(b"")
+        reader.connect(str(publisher.endpoint))
+        assert publisher.wait_for_subscribers()
+        for _ in range(20):
+            knock_at([Endpoint.parse(str(publisher.endpoint)), Endpoint.parse(str(publisher.replay_endpoint))], 5.0)
+        publisher.publish([])
+        assert reader.poll(10_000)
