@@ -18,6 +18,8 @@ ROLES = {
     "relay": "kvbus.bench.middles",
     "a+": "kvbus.bench.assembly",
     "peer": "kvbus.bench.peer",
+    "soak-reader": "kvbus.bench.soak_reader",
+    "soak-worker": "kvbus.bench.soak_worker",
 }
 """Module by role; each has a `run(role, channel, arguments)`, and only the one that is needed is loaded."""
 

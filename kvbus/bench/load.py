@@ -33,6 +33,7 @@ __all__ = [
     "make_load",
     "make_resident",
     "mark_batch",
+    "removal",
 ]
 
 HELLO = b"kvbus-bench-hello"
@@ -45,6 +46,8 @@ STORES = 0.7
 BLOCKS_MAX = 8
 BLOCK_TOKENS = 16
 VOCABULARY = 128_000
+BALANCED_MAX = 20
+"""Most blocks of a removal that keeps step: 70 % of events bring 4.5 blocks each, so 30 % have to take 10.5."""
 RESIDENT_EVENTS = 64
 UNMATCHED = 0.02
 DUPLICATES = 0.01
@@ -116,32 +119,58 @@ def make_load(options: BenchOptions, workers: Sequence[int] | None = None) -> Lo
     )
 
 
-def make_events(rng: random.Random) -> Iterator[bytes]:
+def make_events(
+    rng: random.Random,
+    *,
+    medium: str = "GPU",
+    ownership: str | None = None,
+    resident: deque[bytes] | None = None,
+    resident_max: int | None = None,
+) -> Iterator[bytes]:
     """Make events without end, each unlike all others.
 
     Args:
         rng: Decides everything.
+        medium: Of every event.
+        ownership: Of every event; `None` = the engine's own.
+        resident: Keeps what is stored and not removed, oldest first; default: nobody else's.
+        resident_max: Above so many, removals take as much away as stores bring; `None` = what is resident grows.
     """
-    resident: deque[bytes] = deque()
+    resident = deque() if resident is None else resident
     parent: bytes | None = None
     while True:
         if rng.random() < STORES or not resident:
             blocks = rng.randint(1, BLOCKS_MAX)
             hashes = [rng.randbytes(32) for _ in range(blocks)]
+            resident.extend(hashes)
             yield encode_event(
                 BlockStored(
                     block_hashes=[*hashes],
                     parent_block_hash=parent,
                     token_ids=rng.choices(range(VOCABULARY), k=blocks * BLOCK_TOKENS),
                     block_size=BLOCK_TOKENS,
-                    medium="GPU",
+                    medium=medium,
+                    ownership=ownership,
                 )
             )
             parent = hashes[-1] if rng.random() < 0.5 else None
-            resident.extend(hashes)
         else:
-            removed = [resident.popleft() for _ in range(min(rng.randint(1, BLOCKS_MAX), len(resident)))]
-            yield encode_event(BlockRemoved(block_hashes=[*removed], medium="GPU"))
+            is_full = resident_max is not None and len(resident) > resident_max
+            wanted = rng.randint(1, BALANCED_MAX if is_full else BLOCKS_MAX)
+            yield removal(resident, wanted, medium, ownership)
+
+
+def removal(resident: deque[bytes], blocks: int, medium: str, ownership: str | None) -> bytes:
+    """Return the removal of what has been stored longest, and forget it.
+
+    Args:
+        resident: What is stored, oldest first.
+        blocks: How many; fewer where there are fewer.
+        medium: Of the event.
+        ownership: Of the event.
+    """
+    removed = [resident.popleft() for _ in range(min(blocks, len(resident)))]
+    return encode_event(BlockRemoved(block_hashes=[*removed], medium=medium, ownership=ownership))
 
 
 def make_resident(blocks: int, seed: int) -> Iterator[bytes]:

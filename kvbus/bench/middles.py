@@ -19,6 +19,7 @@ from kvbus.bench.processes import Channel
 from kvbus.broker.server import Broker
 from kvbus.config import BrokerConfig, ViewConfig, WorkerConfig
 from kvbus.sockets import receive_frames, send_frames
+from kvbus.views.filters import EventFilter
 
 __all__ = ["PauseWatch", "broker_config", "run", "subscribe"]
 
@@ -51,12 +52,16 @@ def broker_config(arguments: dict[str, Any]) -> BrokerConfig:
     """Return how the broker runs.
 
     Args:
-        arguments: As `run` has them.
+        arguments: As `run` has them; and `replays`, the workers' replay URLs, and `owners`, what each view wants of ownership,
+            where these are not to be as usual.
     """
     options = msgspec.convert(arguments["options"], BenchOptions)
+    owners = arguments.get("owners") or ["any"] * options.views
+    replays = arguments.get("replays") or [None] * options.workers
     views = tuple(
         ViewConfig(
             name=f"view{number}",
+            filter=EventFilter(ownership=owners[number]),
             endpoint=arguments["url"].format(name=f"pub{number}"),
             replay_endpoint=arguments["url"].format(name=f"replay{number}"),
             snapshot=options.residency,
@@ -64,7 +69,8 @@ def broker_config(arguments: dict[str, Any]) -> BrokerConfig:
         for number in range(options.views)
     )
     workers = tuple(
-        WorkerConfig(worker_id=f"w{number}", endpoint=url) for number, url in enumerate(arguments["upstream"])
+        WorkerConfig(worker_id=f"w{number}", endpoint=url, replay_endpoint=replays[number])
+        for number, url in enumerate(arguments["upstream"])
     )
     return BrokerConfig(
         workers=workers,
@@ -143,7 +149,10 @@ def _run_broker(channel: Channel, arguments: dict[str, Any]) -> None:
     pauses = PauseWatch()
     pauses.install()
     with Broker(config, seed=0) as broker:
-        channel.write({"urls": [broker.endpoints[f"pub:{view.name}"] for view in config.views]})
+        urls, replays = (
+            [broker.endpoints[f"{kind}:{view.name}"] for view in config.views] for kind in ("pub", "replay")
+        )
+        channel.write({"urls": urls, "replays": replays})
         while (command := channel.read()) is not None:
             if command["do"] == "longest":
                 channel.write({"longest_ns": pauses.take()})

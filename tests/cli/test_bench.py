@@ -54,3 +54,20 @@ def test_json_is_one_object_a_line() -> None:
         row["kind"] for row in rows
     ]
     assert [True, True] == [row["is_exact"] for row in rows if row["kind"] == "summary"]
+
+
+def test_soak_refuses_what_cannot_be() -> None:
+    """Before any process is started."""
+    result = CliRunner().invoke(app, ["bench", "soak", "--minutes", "0", "--workers", "0"])
+    assert (Exit.USAGE, "kvbus: --minutes: must be more than 0") == (result.exit_code, result.stderr[:37])
+
+
+@pytest.mark.slow
+def test_soak_tells_how_it_goes_and_what_came_of_it() -> None:
+    """Looks while it runs, the account at the end."""
+    flags = ["--minutes", "0.02", "--workers", "2", "--rate", "500", "--sample", "0.5", "--restart", "0"]
+    result = CliRunner().invoke(app, ["bench", "soak", *flags])
+    assert (Exit.OK, "") == (result.exit_code, result.stderr)
+    assert "nothing was lost" == result.stdout.splitlines()[-1]
+    rows = CliRunner().invoke(app, ["bench", "soak", *flags, "--json"]).stdout.splitlines()
+    assert 0 == len(json.loads(rows[0])["problems"])

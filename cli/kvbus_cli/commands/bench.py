@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kvbus.bench.options import BenchOptions
     from kvbus.bench.rig import Measurement
     from kvbus.bench.series import Case
+    from kvbus.bench.soak import Sample
 
 __all__ = ["register"]
 
@@ -40,6 +41,7 @@ def register(app: typer.Typer) -> None:
         rich_markup_mode=None,
     )
     group.callback()(bench)
+    group.command("soak")(soak)
     app.add_typer(group)
 
 
@@ -139,6 +141,77 @@ def bench(
         if any(summary.is_exact is False for case in cases for summary in case.summaries):
             complain("not everybody got exactly what had to come")
             raise typer.Exit(Exit.FAILED)
+
+
+def soak(
+    minutes: Annotated[float, typer.Option("--minutes", metavar="M", help="How long.")] = 30.0,
+    workers: Workers = 8,
+    batch: Annotated[int, typer.Option("--batch", metavar="B", help="Events in a batch.")] = 8,
+    share: Annotated[float, typer.Option("--share", metavar="X", help="Load as a share of the drain rate.")] = 0.7,
+    rate: Annotated[
+        float | None, typer.Option("--rate", metavar="X", help="Events a second that go in, instead.")
+    ] = None,
+    hole: Annotated[
+        float, typer.Option("--hole", metavar="S", help="Seconds between batches that go to nobody; 0 = none.")
+    ] = 2.0,
+    restart: Annotated[
+        float, typer.Option("--restart", metavar="S", help="Seconds between restarts of a worker; 0 = none.")
+    ] = 30.0,
+    replay: Annotated[
+        float, typer.Option("--replay", metavar="S", help="Seconds between replay requests to each view; 0 = none.")
+    ] = 1.0,
+    sample: Annotated[float, typer.Option("--sample", metavar="S", help="Seconds between two looks.")] = 5.0,
+    events: Annotated[
+        int, typer.Option("--events", metavar="N", help="Events of each worker when the drain rate is measured.")
+    ] = 10_000,
+    journal: Annotated[bool, typer.Option("--journal", help="Let the broker keep a journal.")] = False,
+    seed: Seed = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Run the broker under steady load for long, with holes, replays and restarts, and account for every event.
+
+    Eight workers, four views. Prints memory over time, pauses, and whether anything was lost: what workers sent, what the broker
+    received and released, and what readers got must agree. Exits with 1 if it does not. Needs Linux.
+    """
+    with reporting():
+        import msgspec
+
+        from kvbus.bench.soak import SoakOptions, soak_lines
+        from kvbus.bench.soak import soak as run_soak
+
+        options = SoakOptions(
+            minutes=minutes,
+            workers=workers,
+            batch=batch,
+            share=share,
+            rate=rate,
+            hole_s=hole,
+            restart_s=restart,
+            replay_s=replay,
+            sample_s=sample,
+            journal=journal,
+            events=events,
+            seed=seed,
+        )
+        options.validate()
+        result = run_soak(options, None if as_json else _tell_sample)
+        if as_json:
+            print(msgspec.json.encode(result).decode())
+        else:
+            print(*soak_lines(result), sep="\n")
+        if result.problems:
+            raise typer.Exit(Exit.FAILED)
+
+
+def _tell_sample(sample: Sample) -> None:
+    """Print one look at the broker."""
+    figures = " ".join(
+        f"{name} {'–' if ms is None else f'{ms:.1f}'}"
+        for name, ms in (("p50", sample.p50_ms), ("p99", sample.p99_ms), ("longest", sample.longest_ms))
+    )
+    print(
+        f"{sample.at_s:7.0f} s  {sample.memory_bytes / 1e6:6.1f} MB  {sample.cpu:.2f} cores  {figures} ms", flush=True
+    )
 
 
 def tell_progress(measurement: Measurement) -> None:
