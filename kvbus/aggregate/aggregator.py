@@ -25,16 +25,13 @@ become due, so that a vote older than the age never counts. `deadline_ns` says w
 together. For the loss window nothing else goes out: it queues (`outlet`). So another loss within the window voids the queue
 and needs no second clear.
 
-**Departure with `hold`.** The seat stays in the quorum and keeps its votes, and nothing goes out until the worker is back,
-which is when it is added again or its events come: what completes meanwhile queues up. Limits go on: what gets too old in the
-queue or in the segment is given up, and a clear that must go out alone (loss, clear wait) still does, since a clear is never
-wrong.
+**Departure with `hold`.** The seat keeps its votes, and what completes queues up until the worker is back: it is added again, or
+its events come. Limits go on, and a clear that must go out alone (loss, clear wait) still does: a clear is never wrong.
 
 **What counting cannot promise.** Workers in lockstep, with any skew, losses and departures, leave no false belief behind; nor
-do workers that differ, as long as nothing is lost and the skew stays below the age (`tests/aggregate/test_properties.py` runs
-both). Where workers differ and votes are lost or too old, one worker's second removal can meet another's first, and a block
-may stay announced that one of them lacks. Only a rule that knows what each worker holds can exclude that, the residency rule
-(A7).
+do workers that differ, as long as nothing is lost and the skew stays below the age (`tests/aggregate/test_properties.py`). Else
+one worker's second removal can meet another's first, and a block may stay announced that one of them lacks. Only a rule that
+knows what each worker holds can exclude that, the residency rule (A7).
 """
 
 from __future__ import annotations
@@ -129,11 +126,8 @@ class KVEventAggregator(Generic[E]):
         self._pending_events_max = pending_events_max
         self._pending_bytes_max = pending_bytes_max
         self._roster = Roster(workers)
-        self._segments: Segments[E] = Segments(
-            self._roster,
-            describe if describe is not None else cast("Callable[[E], Description]", describe_event),
-            same,
-        )
+        describe = describe if describe is not None else cast("Callable[[E], Description]", describe_event)
+        self._segments: Segments[E] = Segments(self._roster, describe, same)
         self._outlet: Outlet[E] = Outlet(self._roster, self.totals, age_ns)
         self._now_ns = 0
         self._due_ns = _NEVER  # nothing can become due before this; may be earlier than what really does
@@ -296,6 +290,11 @@ class KVEventAggregator(Generic[E]):
     def quorum_size(self) -> int:
         """How many workers must agree."""
         return len(self._roster)
+
+    @property
+    def oldest_at_ns(self) -> int | None:
+        """When the first vote for anything that is pending was cast; `None` = nothing is."""
+        return min(self._segments.first_votes_ns + self._outlet.first_votes_ns, default=None)
 
     @property
     def away(self) -> list[str]:

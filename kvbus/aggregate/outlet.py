@@ -65,6 +65,11 @@ class Outlet(Generic[E]):
         return self._queue[0][0].at_ns if self._queue else None
 
     @property
+    def first_votes_ns(self) -> list[int]:
+        """When the first vote for the entry at the front was cast; empty when nothing waits."""
+        return [self._queue[0][0].at_ns] if self._queue else []
+
+    @property
     def due_ns(self) -> int | None:
         """When something will happen here by itself: the window ends, or the front becomes too old; `None` = nothing waits."""
         if not self._queue:

@@ -65,6 +65,14 @@ class Segments(Generic[E]):
         """Size of the pending occurrences and clears."""
         return sum(segment.size_bytes for segment in self.open)
 
+    @property
+    def first_votes_ns(self) -> list[int]:
+        """When the first votes for the oldest occurrence and for the clear of each open segment were cast.
+
+        Cost: O(open segments), amortised.
+        """
+        return [each.at_ns for segment in self.open for each in (segment.oldest, segment.closing) if each is not None]
+
     def lag(self, worker: Worker) -> int:
         """Return how many clears a worker is behind the fastest one."""
         return len(self.open) - 1 - worker.position

@@ -27,6 +27,7 @@ class Followed:
     """All streams, groups and workers of a broker.
 
     Attributes:
+        intake: Sources and workers.
         config: As it is now.
         groups: By name and data-parallel rank, in the order in which they were met.
         residencies: Those of the groups that have one.
@@ -50,7 +51,7 @@ class Followed:
         self.streams: list[Stream] = []
         self.quorums = Quorums(intake, self.groups, lambda group: self.config.policy(group).on_departure)
         self.attendance = Attendance(intake, self.quorums, config)
-        self._intake = intake
+        self.intake = intake
         self._recorder = recorder
         self.descriptions = {group: RankGroup.descriptions_for(group, config) for group in intake.workers}
 
@@ -64,9 +65,7 @@ class Followed:
             worker_id: Whose it is.
         """
         group = self._group_of(source.group, rank)
-        stream = self._intake.open_stream(
-            source, topic, worker_id=worker_id, rank_group=group, number=len(self.streams)
-        )
+        stream = self.intake.open_stream(source, topic, worker_id=worker_id, rank_group=group, number=len(self.streams))
         if self._recorder is not None:
             self.streams.append(stream)
         return stream
@@ -84,7 +83,7 @@ class Followed:
         streams_max = self.config.streams_max
         if (group, rank) not in self.groups and len(self.groups) >= streams_max:
             return False
-        return self._intake.has_room() and len(self.streams) < NUMBERS_PER_STREAM * streams_max
+        return self.intake.has_room() and len(self.streams) < NUMBERS_PER_STREAM * streams_max
 
     def named(self, source: Source, topic: bytes, rank: int | None) -> Stream | None:
         """Give a stream that was discovered without a topic the one of its first live message.
@@ -115,10 +114,10 @@ class Followed:
         Args:
             mark: Where it stands; its receiver does not know that yet.
         """
-        source = self._intake.sources_of_worker(mark.group, mark.worker_id)[mark.source_index]
+        source = self.intake.sources_of_worker(mark.group, mark.worker_id)[mark.source_index]
         seat_topic = None
         if source.worker_id is None:
-            self._intake.take_seat(mark.topic, mark.worker_id)
+            self.intake.take_seat(mark.topic, mark.worker_id)
             seat_topic = mark.topic
         if self._recorder is not None:
             self._recorder.opened(mark)
@@ -144,7 +143,7 @@ class Followed:
 
     def join_live(self, stream: Stream) -> None:
         """Let a stream begin with whatever comes next, as one of which nobody can say what was missed."""
-        stream.receiver = self._intake.receiver_for(stream.source, "live")
+        stream.receiver = self.intake.receiver_for(stream.source, "live")
 
     def change(self, change: Change, added: Sequence[Source], now_ns: int) -> tuple[list[Source], list[Notice]]:
         """Let workers and seats go and come, and begin to act by the new policies.
@@ -162,13 +161,13 @@ class Followed:
             self.descriptions.setdefault(group, RankGroup.descriptions_for(group, change.config))
         gone: list[Source] = []
         for worker in change.removed:
-            gone += self._intake.remove_worker(worker.group, worker.worker_id)
+            gone += self.intake.remove_worker(worker.group, worker.worker_id)
             self.quorums.remove(worker.group, worker.worker_id, now_ns)
         for worker in change.added:
             sources = [
                 source for source in added if (source.group, source.worker_id) == (worker.group, worker.worker_id)
             ]
-            self._intake.add_worker(worker, sources)
+            self.intake.add_worker(worker, sources)
             self.quorums.add(worker.group, worker.worker_id, worker.ranks, now_ns)
         notices = self.attendance.reseat(now_ns)
         self._compact()

@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterable
 from typing import Literal
 
+from kvbus.broker.mishaps import StreamCounts
 from kvbus.broker.presence import Presence
 from kvbus.broker.rankgroup import RankGroup
 from kvbus.broker.seats import Seats
@@ -34,13 +35,17 @@ class Stream:
         receiver: What its numbers prove.
         rank_group: Where its events are counted.
         number: Its place among all streams, in the order in which they were met.
-        losses_count: Declared losses and restarts so far.
+        counts: What has gone wrong with it so far.
+        batches_count: Batches taken from it so far.
+        newest: Engine time of the last of them, seconds since the epoch, and when it was taken, monotonic nanoseconds.
     """
 
     __slots__ = (
+        "batches_count",
+        "counts",
         "data_parallel_rank",
         "is_named",
-        "losses_count",
+        "newest",
         "number",
         "rank_group",
         "receiver",
@@ -69,7 +74,9 @@ class Stream:
         self.receiver = receiver
         self.rank_group = rank_group
         self.number = number
-        self.losses_count = 0
+        self.counts = StreamCounts()
+        self.batches_count = 0
+        self.newest: tuple[float, int] | None = None
 
 
 class Source:

@@ -26,6 +26,7 @@ import zmq
 from kvbus.broker.change import Change, plan_change
 from kvbus.broker.journal import Journal
 from kvbus.broker.links import Links
+from kvbus.broker.meter import Meter
 from kvbus.broker.node import BrokerNode
 from kvbus.broker.notices import Notice
 from kvbus.broker.recorder import Recorder
@@ -60,6 +61,7 @@ class BrokerLoop:
     Attributes:
         node: The rules; another object once entered, if there is a journal.
         endpoints: Bound URLs: `pub:NAME` and `replay:NAME` per view, and `ingest`. Complete once entered.
+        turned_at_ns: When the last turn began, monotonic nanoseconds; any thread may read it.
     """
 
     def __init__(self, config: BrokerConfig, tell: Callable[[Notice], None], seed: int | None = None) -> None:
@@ -76,6 +78,8 @@ class BrokerLoop:
         self._journal = None if config.journal is None else Journal(config, tell)
         self.node = self._make_node()
         self.endpoints: dict[str, str] = {}
+        self.turned_at_ns = 0
+        self._meter = Meter()
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wake_lock = threading.Lock()
         self._is_wake_open = False
@@ -93,6 +97,8 @@ class BrokerLoop:
             if self._journal is not None:
                 stack.callback(self._journal.close)
                 self.node = self._journal.open(self._make_node, time.monotonic_ns())
+            self.node.meter = self._meter
+            self.turned_at_ns = time.monotonic_ns()
             self._wake_read, self._wake_write = os.pipe()
             self._is_wake_open = True
             stack.callback(self._close_wake)
@@ -185,7 +191,7 @@ class BrokerLoop:
 
     def status(self) -> BrokerStatus:
         """Return all figures; on the loop's thread, or after its end."""
-        status = self.node.status(self.endpoints)
+        status = self.node.status(self.endpoints, time.monotonic_ns())
         return status if self._journal is None else msgspec.structs.replace(status, journal=self._journal.status())
 
     def _make_node(self, recorder: Recorder | None = None) -> BrokerNode:
@@ -195,7 +201,8 @@ class BrokerLoop:
     def _turn(self, timeout_ms: int) -> bool:
         """Do one turn and tell whether input has run dry."""
         ready = self._poller.poll(timeout_ms)
-        now_ns = time.monotonic_ns()
+        self.turned_at_ns = now_ns = time.monotonic_ns()
+        self._meter.wall_ns = time.time_ns() - now_ns
         is_dry = self._links.drain_ended(self.node, SHARE_MESSAGES, now_ns)
         for socket, _ in ready:
             if socket == self._wake_read:
@@ -226,6 +233,8 @@ class BrokerLoop:
         output = self.node.take_output() if self._journal is None else self._journal.commit(self.node, now_ns)
         for view_index, frames in output:
             send_frames(self._pubs[view_index].socket, frames)
+        if output:
+            self._meter.sent(time.monotonic_ns())
         for request in self.node.take_requests():
             self._links.request(request)
         for notice in self.node.take_notices():

@@ -21,11 +21,13 @@ framing at once, then the aggregator's loop.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kvbus.broker.change import Change
 from kvbus.broker.followed import Followed
 from kvbus.broker.intake import Intake, Source, Stream
+from kvbus.broker.meter import Meter
 from kvbus.broker.notices import Level, Notice, Reason, Refusals
 from kvbus.broker.output import Outgoing, Output
 from kvbus.broker.rankgroup import RankGroup
@@ -55,6 +57,9 @@ class BrokerNode:
         followed: All of these three, and what lets a predecessor's be taken over.
         refusals: Messages turned away, by reason.
         batches_received: Batches taken from workers so far.
+        losses: Declared losses so far, by reason.
+        announced_count: Clears by `announce_clear`.
+        meter: Takes ages and times; `None` where there is no clock but `now_ns`.
         recorder: Hears of all that is done, or `None`.
     """
 
@@ -86,6 +91,9 @@ class BrokerNode:
         ]
         self.refusals = Refusals()
         self.batches_received = 0
+        self.losses: Counter[str] = Counter()
+        self.announced_count = 0
+        self.meter: Meter | None = None
         self._output: list[Outgoing] = []
         self._requests = Requests()
         self._notices: list[Notice] = []
@@ -262,21 +270,14 @@ class BrokerNode:
         notices, self._notices = self._notices, []
         return notices
 
-    def status(self, endpoints: Mapping[str, str]) -> BrokerStatus:
+    def status(self, endpoints: Mapping[str, str], now_ns: int | None = None) -> BrokerStatus:
         """Return all figures of this moment.
 
         Args:
             endpoints: Bound URLs, as `BrokerLoop.endpoints`; empty where there is no socket.
+            now_ns: Monotonic time, nanoseconds; `None` = nobody knows, and ages are left out.
         """
-        return status_of(
-            self._intake,
-            self._attendance,
-            self.groups.values(),
-            self.outputs,
-            batches=self.batches_received,
-            refused=self.refusals.counts,
-            endpoints=endpoints,
-        )
+        return status_of(self, endpoints, now_ns)
 
     def new_sources(self, change: Change) -> list[Source]:
         """Return the sources that a change adds, so that their sockets can be opened before anything is changed.
@@ -343,6 +344,7 @@ class BrokerNode:
         gone = RankGroup(group, data_parallel_rank, [""], self.followed.config)
         gone.collect([gone.make_clear()], ts)
         gone.finish_run()
+        self.announced_count += 1
         self._publish(gone)
 
     def _follow(self, source: Source, topic: bytes, rank: int | None, worker_id: str) -> Stream:
@@ -356,8 +358,12 @@ class BrokerNode:
     def _deliver(self, stream: Stream, envelope: Envelope, now_ns: int) -> None:
         """Count one batch that is next in its stream."""
         self.batches_received += 1
+        stream.batches_count += 1
+        stream.newest = envelope.ts, now_ns
         group = stream.rank_group
-        group.deliver(stream.worker_id, envelope, now_ns)
+        released = group.deliver(stream.worker_id, envelope, now_ns)
+        if released and self.meter is not None:
+            self.meter.released(group.group, envelope.ts, released, now_ns)
         if group.finished:
             self._publish(group)
 
@@ -368,9 +374,14 @@ class BrokerNode:
                 frames = output.offer(run)
                 if frames is not None:
                     self._output.append(Outgoing(index, frames))
+                    if self.meter is not None:
+                        self.meter.publishing(index, run.since_ns)
 
     def _apply(self, stream: Stream, outputs: list[StreamOutput], now_ns: int) -> None:
         """Do what a stream's receiver says, in its order."""
+        edge = stream.counts.note(outputs, stream.receiver.has_gap, self.losses)
+        if edge is not None:
+            self._tell("info", edge, **self._where(stream), position=stream.receiver.position)
         for output in outputs:
             if isinstance(output, Deliver):
                 if not self._quorums.holds(stream.rank_group, stream.worker_id):
@@ -388,8 +399,12 @@ class BrokerNode:
             elif isinstance(output, Dropped):
                 self._refuse(output.reason, stream.source, stream.topic, seq=output.seq)
             else:
-                where = {"worker": self._intake.names[stream.worker_id], "topic": _text(stream.topic)}
-                self._tell("error", "two_publishers", **where, rank=stream.data_parallel_rank, seq=output.seq)
+                self._tell("error", "two_publishers", **self._where(stream), seq=output.seq)
+
+    def _where(self, stream: Stream) -> dict[str, object]:
+        """Return what tells a stream from others in the log."""
+        worker = self._intake.names[stream.worker_id]
+        return {"worker": worker, "topic": _text(stream.topic), "rank": stream.data_parallel_rank}
 
     def _pass_over(self, stream: Stream, seq: int) -> None:
         """Take no votes from a worker that has departed and is not back; its return begins a new segment anyway."""
@@ -399,8 +414,7 @@ class BrokerNode:
 
     def _lose(self, stream: Stream, output: Lost | NewEpoch, now_ns: int) -> None:
         """Declare a loss: what this rank's workers hold is not known any more (rule S5)."""
-        worker = self._intake.names[stream.worker_id]
-        where = {"worker": worker, "topic": _text(stream.topic), "rank": stream.data_parallel_rank}
+        where = self._where(stream)
         if isinstance(output, Lost):
             lost = {"start_seq": output.start_seq, "stop_seq": output.stop_seq, "reason": output.reason}
             self._tell("warning", "batches_lost", **where, **lost)
@@ -409,7 +423,6 @@ class BrokerNode:
         if self.recorder is not None:
             is_new_epoch = isinstance(output, NewEpoch)
             self.recorder.moved(stream.number, 0 if isinstance(output, NewEpoch) else output.stop_seq, is_new_epoch)
-        stream.losses_count += 1
         group = stream.rank_group
         if self.followed.config.policy(group.group).on_loss == "ignore" or not self._quorums.holds(
             group, stream.worker_id

@@ -59,6 +59,7 @@ class Output:
         replay: Answers to replay requests, to be sent by the owner of the ROUTER.
         desk: Snapshots for requests that the ring cannot answer; `None` where the view makes none.
         epochs_count: New epochs that the view has begun by itself.
+        published_bytes: Payload bytes of all batches published so far.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Output:
         self.view = View(config, first_seq)
         self.topic = self.view.fixed_topic or b""
         self.epochs_count = 0
+        self.published_bytes = 0
         self._config = config
         self._residencies = residencies
         self._rng = rng or random.Random(0)
@@ -117,6 +119,11 @@ class Output:
     def oldest_seq(self) -> int:
         """Number of the oldest batch that is kept; the next number when none is."""
         return self._ring.oldest_seq
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Batches that are kept, and their bytes."""
+        return len(self._ring), self._ring.kept_bytes
 
     def capture(self) -> OutputState:
         """Return what there is to know besides numbers and batches."""
@@ -251,6 +258,7 @@ class Output:
     def _publish(self, topic: bytes, payload: bytes) -> list[bytes]:
         """Number a payload, keep it and return its message."""
         seq = self.view.take_number()
+        self.published_bytes += len(payload)
         self._ring.append(seq, topic, payload)
         self._sent_ns = self._now_ns
         return live_message(topic, seq, payload)

@@ -111,6 +111,7 @@ class RankGroup:
         self._heads: dict[bytes, Head] = {}
         self._form = Form.MAP
         self._ts = 0.0
+        self._now_ns = 0
         self._flush_events = config.flush_events
         self._flush_bytes = config.flush_bytes
         self._recorder = recorder
@@ -169,7 +170,7 @@ class RankGroup:
             self.residency.worker_topic = worker_topic
         return True
 
-    def deliver(self, worker_id: str, envelope: Envelope, now_ns: int) -> None:
+    def deliver(self, worker_id: str, envelope: Envelope, now_ns: int) -> int:
         """Count one batch of one worker and collect what it releases.
 
         Args:
@@ -177,13 +178,18 @@ class RankGroup:
             envelope: Its batch.
             now_ns: Monotonic time, nanoseconds.
 
+        Returns:
+            How many events it has released.
+
         Cost: per event one dict look-up for a follower's copy; one read of a few fields for a first copy.
         """
         ts = envelope.ts if envelope.ts < MILLISECONDS_FROM else envelope.ts / 1000
         self._ts = max(ts, self._ts)
+        self._now_ns = now_ns
         released = self.aggregator.add_events(worker_id, envelope.events, now_ns)
         if released:
             self.collect(released, ts)
+        return len(released)
 
     def call(self, call: Call, now_ns: int, worker_id: str = "", policy: DeparturePolicy = "clear") -> None:
         """Tell the aggregator something besides batches, and collect what goes out because of it. The only door for that.
@@ -199,6 +205,7 @@ class RankGroup:
         """
         if self._recorder is not None:
             self._recorder.called(Called(self.group, self.data_parallel_rank, call, worker_id, policy, now_ns))
+        self._now_ns = now_ns
         aggregator = self.aggregator
         if call == "expire":
             released = aggregator.expire(now_ns)
@@ -255,6 +262,7 @@ class RankGroup:
                     self._spec_kinds,
                     worker_topic=self.worker_topic or b"",
                     model=self._model,
+                    since_ns=self._now_ns,
                 )
             run.append(event, head.facets, stamp)
             flags = None if firsts is None else firsts[index]
@@ -308,6 +316,12 @@ class RankGroup:
             self._run = None
             if len(self.released_by) < FACETS_MAX:
                 self.released_by.update(run.facets)
+
+    @property
+    def waiting_count(self) -> int:
+        """Events that have been released and that nobody has taken."""
+        runs = self.finished if self._run is None else [*self.finished, self._run]
+        return sum(len(run.events) for run in runs)
 
     @property
     def has_more(self) -> bool:

@@ -39,11 +39,13 @@ class ResidencyAggregator:
     Attributes:
         totals: Events by what became of them; only `released` moves.
         deadline_ns: Always `None`: nothing here waits for a time.
+        oldest_at_ns: Always `None`: what a worker holds is no vote that gets old.
         set_aside: Always empty: a loss costs a worker its own blocks, so one that loses often disturbs nobody.
         form: Form of the newest event read, in which ours are written.
     """
 
     deadline_ns: int | None = None
+    oldest_at_ns: int | None = None
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
@@ -119,14 +120,26 @@ class Broker:
             raise self._failure
         return ended
 
-    def status(self) -> BrokerStatus:
+    def status(self, timeout_s: float = CALL_TIMEOUT_S) -> BrokerStatus:
         """Return all figures of one moment, between two turns of the loop; after the end, the last ones.
+
+        Args:
+            timeout_s: Longest wait for the loop, seconds.
 
         Raises:
             UsageError: Not started, or the loop is stuck.
         """
         loop = self._running()
-        return self._call(loop.status)
+        return self._call(loop.status, timeout_s)
+
+    def silence_s(self) -> float | None:
+        """Return for how long the loop has not begun a turn, seconds; well above a second it is stuck. `None` = it has ended.
+
+        Raises:
+            UsageError: The broker was not started.
+        """
+        loop = self._running()
+        return None if self._ended.is_set() else max(0, time.monotonic_ns() - loop.turned_at_ns) / 1e9
 
     def reload(self, config: BrokerConfig) -> Change:
         """Go on with another configuration without dropping what stays.
@@ -159,7 +172,7 @@ class Broker:
         self.config = config
         return changed
 
-    def _call(self, question: Callable[[], T]) -> T:
+    def _call(self, question: Callable[[], T], timeout_s: float = CALL_TIMEOUT_S) -> T:
         """Have the loop's thread answer a question."""
         loop = self._running()
         answers: list[T] = []
@@ -172,8 +185,8 @@ class Broker:
         if not loop.call(answer):
             # The loop has ended and will change nothing any more.
             return question()
-        if not answered.wait(CALL_TIMEOUT_S):
-            raise UsageError(f"the broker has not answered for {CALL_TIMEOUT_S:g} s")
+        if not answered.wait(timeout_s):
+            raise UsageError(f"the broker has not answered for {timeout_s:g} s")
         return answers[0]
 
     def _running(self) -> BrokerLoop:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from kvbus.aggregate.accounts import Accounting
-from kvbus.broker.attendance import Attendance
-from kvbus.broker.intake import Intake
-from kvbus.broker.notices import Reason
+from kvbus.broker.intake import Intake, Stream
+from kvbus.broker.meter import Histogram, Meter
 from kvbus.broker.output import Output
 from kvbus.broker.presence import WorkerState
-from kvbus.broker.rankgroup import RankGroup
+from kvbus.broker.rankgroup import MILLISECONDS_FROM, RankGroup
 from kvbus.errors import UsageError
 
+if TYPE_CHECKING:
+    from kvbus.broker.node import BrokerNode
+
 __all__ = [
+    "BlockCount",
     "BrokerStatus",
     "CopyCount",
     "GroupStatus",
+    "HistogramStatus",
     "JournalStatus",
     "StreamStatus",
     "ViewStatus",
@@ -35,11 +39,26 @@ class StreamStatus(msgspec.Struct, frozen=True, kw_only=True):
         topic: Its topic as text.
         data_parallel_rank: Its rank.
         position: Number of the batch wanted next; `None` before the first.
+        batches: Batches taken from it.
+        has_gap: Whether batches are missing now.
+        is_recovering: Whether something is missing or in doubt, so that live batches are being held.
+        held_batches: Batches held until it is clear what they follow.
+        held_bytes: Their bytes.
+        age_s: Seconds since the last batch was taken; `None` = there was none, or nobody knows the time.
+        lag_s: Age of the last batch, by its engine's clock, when it was taken, seconds; negative where that clock is ahead;
+            `None` = not known.
     """
 
     topic: str
     data_parallel_rank: int | None
     position: int | None
+    batches: int = 0
+    has_gap: bool = False
+    is_recovering: bool = False
+    held_batches: int = 0
+    held_bytes: int = 0
+    age_s: float | None = None
+    lag_s: float | None = None
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +69,10 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
         group: Its group.
         state: How it stands with it; `quiet` and `no_peer` for one that is late, see `WorkerState`.
         losses: Declared losses and restarts so far.
+        restarts: Restarts among them.
+        lost_batches: Batches lost, as far as their numbers are known.
+        gaps: Times at which batches were found missing, whether or not a replay brought them.
+        replays: Questions to its replay endpoint, those that find nothing missing included.
         received: Events in its batches.
         released: Votes that helped to release an event.
         pending: Votes still waiting for other workers.
@@ -63,6 +86,10 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     state: WorkerState
     losses: int
+    restarts: int = 0
+    lost_batches: int = 0
+    gaps: int = 0
+    replays: int = 0
     received: int
     released: int
     pending: int
@@ -82,6 +109,12 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
         released: Events released, clears that a loss caused and removals of what was forgotten included.
         pending_events: Events waiting for some worker.
         pending_bytes: Their bytes.
+        pending_age_s: Seconds for which the oldest of them has waited; 0 where nothing waits or nobody knows the time.
+        waiting_events: Events released and not yet offered to the views.
+        removals_alone: Removals given up by too few workers, which went out all the same.
+        stores_given_up: Stores and unknown events given up, which did not go out.
+        clears: Clears for which nobody agreed, by reason: `loss`, `departure`, `join`, `wait`, `room`.
+        away: Workers whose seats are held.
         resident_blocks: Blocks that what was released leaves behind; 0 where no view keeps count.
         resident_bytes: What remembering them takes, about.
         placeholders_resolved: Blocks of placeholders that went out with their description, in views that ask for it. Those of all
@@ -96,11 +129,49 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     released: int
     pending_events: int
     pending_bytes: int
+    pending_age_s: float = 0.0
+    waiting_events: int = 0
+    removals_alone: int = 0
+    stores_given_up: int = 0
+    clears: dict[str, int] = {}
+    away: list[str] = []
     placeholders_resolved: int
     placeholders_unresolved: int
     resident_blocks: int
     resident_bytes: int
     withdrawn_blocks: int
+
+
+class BlockCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many blocks a worker group holds for one medium and owner, over all its ranks.
+
+    Attributes:
+        group: The group.
+        medium: As on the wire.
+        ownership: As on the wire; `None` = the engine itself.
+        blocks: How many.
+    """
+
+    group: str
+    medium: str | None
+    ownership: str | None
+    blocks: int
+
+
+class HistogramStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers by size.
+
+    Attributes:
+        name: What they belong to: a worker group, or a view.
+        bounds: Upper bounds, ascending, each included.
+        counts: Numbers in each bucket, not cumulative; the last is for what is above all bounds.
+        total: Their sum.
+    """
+
+    name: str
+    bounds: tuple[float, ...]
+    counts: list[int]
+    total: float
 
 
 class CopyCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +207,13 @@ class ViewStatus(msgspec.Struct, frozen=True, kw_only=True):
         replayed: Batches sent in answers so far.
         snapshots: Snapshots built for requests from before the buffer.
         epochs: New epochs that it has begun by itself.
+        next_seq: Number of its next batch.
+        bytes: Payload bytes of all batches sent.
+        buffer_batches: Batches kept for replay.
+        buffer_bytes: Their bytes.
+        requests: Replay requests that are over, by how they ended: `answered`, `malformed`, `clients_refused`,
+            `requests_refused`, `stalled`, `gone`.
+        late_starts: Answers that began above the number asked for.
     """
 
     name: str
@@ -151,6 +229,12 @@ class ViewStatus(msgspec.Struct, frozen=True, kw_only=True):
     replayed: int
     snapshots: int
     epochs: int
+    next_seq: int = 0
+    bytes: int = 0
+    buffer_batches: int = 0
+    buffer_bytes: int = 0
+    requests: dict[str, int] = {}
+    late_starts: int = 0
 
 
 class JournalStatus(msgspec.Struct, kw_only=True):
@@ -189,6 +273,13 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
         copies: Released events by kind, medium and ownership.
         views: One a view.
         journal: The journal; `None` where there is none.
+        blocks: Who holds how much; empty where no view keeps count.
+        losses: Declared losses by reason, `restart` included; reasons that have not happened are left out.
+        announced_clears: Clears for groups of an earlier configuration, which no group has released.
+        ages: Age of events at their release, seconds, by worker group.
+        ages_unknown: Events whose age is not known, by worker group and reason: their engine's clock is `ahead`, or
+            there is `no_clock` in their stamps.
+        forwards: Seconds from taking the first message behind an output batch to handing it to ZeroMQ, by view.
     """
 
     batches: int
@@ -198,42 +289,46 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     copies: list[CopyCount]
     views: list[ViewStatus]
     journal: JournalStatus | None = None
+    blocks: list[BlockCount] = []
+    losses: dict[str, int] = {}
+    announced_clears: int = 0
+    ages: list[HistogramStatus] = []
+    ages_unknown: dict[str, dict[str, int]] = {}
+    forwards: list[HistogramStatus] = []
 
 
-def status_of(
-    intake: Intake,
-    attendance: Attendance,
-    groups: Iterable[RankGroup],
-    outputs: Iterable[Output],
-    *,
-    batches: int,
-    refused: Mapping[Reason, int],
-    endpoints: Mapping[str, str],
-) -> BrokerStatus:
+def status_of(node: BrokerNode, endpoints: Mapping[str, str], now_ns: int | None = None) -> BrokerStatus:
     """Put all figures of a broker together.
 
     Args:
-        intake: Its workers and streams.
-        attendance: Who is there.
-        groups: Its groups and ranks.
-        outputs: Its views.
-        batches: Batches taken from workers.
-        refused: Messages turned away, by reason.
+        node: Its rules.
         endpoints: Bound URLs, as `BrokerLoop.endpoints`; empty where there is no socket.
+        now_ns: Monotonic time, nanoseconds; `None` = nobody knows, and ages are left out.
+
+    Cost: O(streams + workers · groups + views), and nothing that grows with events or blocks.
     """
-    ranks = list(groups)
+    ranks, meter = list(node.groups.values()), node.meter
     return BrokerStatus(
-        batches=batches,
-        refused={str(reason): count for reason, count in refused.items()},
-        workers=_workers(intake, attendance, ranks),
-        groups=[_group(intake, group) for group in ranks],
+        batches=node.batches_received,
+        refused={str(reason): count for reason, count in node.refusals.counts.items()},
+        workers=_workers(node, ranks, now_ns),
+        groups=[_group(node.followed.intake, group, now_ns) for group in ranks],
         copies=_copies(ranks),
-        views=[_view(output, endpoints) for output in outputs],
+        views=[_view(output, endpoints) for output in node.outputs],
+        blocks=_blocks(ranks),
+        losses=dict(sorted(node.losses.items())),
+        announced_clears=node.announced_count,
+        ages=[] if meter is None else [_histogram(name, ages) for name, ages in meter.ages.items()],
+        ages_unknown={} if meter is None else {name: dict(counts) for name, counts in meter.unknown.items()},
+        forwards=[]
+        if meter is None
+        else [_histogram(node.outputs[index].view.name, forwards) for index, forwards in meter.forwards.items()],
     )
 
 
-def _workers(intake: Intake, attendance: Attendance, groups: list[RankGroup]) -> list[WorkerStatus]:
+def _workers(node: BrokerNode, groups: list[RankGroup], now_ns: int | None) -> list[WorkerStatus]:
     """Add up each worker's votes over its ranks."""
+    intake = node.followed.intake
     names = intake.names
     rows = []
     for group_name, workers in intake.workers.items():
@@ -249,30 +344,48 @@ def _workers(intake: Intake, attendance: Attendance, groups: list[RankGroup]) ->
                 for stream in source.streams.values()
                 if stream.worker_id == worker_id
             ]
-            streams = [
-                StreamStatus(
-                    topic=stream.topic.decode(errors="replace"),
-                    data_parallel_rank=stream.data_parallel_rank,
-                    position=stream.receiver.position,
-                )
-                for stream in followed
-            ]
             rows.append(
                 WorkerStatus(
                     worker_id=names[worker_id],
                     group=group_name,
-                    state=attendance.state_of(group_name, worker_id),
-                    losses=sum(stream.losses_count for stream in followed),
+                    state=node.followed.attendance.state_of(group_name, worker_id),
+                    losses=sum(stream.counts.losses for stream in followed),
+                    restarts=sum(stream.counts.restarts for stream in followed),
+                    lost_batches=sum(stream.counts.lost_batches for stream in followed),
+                    gaps=sum(stream.counts.gaps for stream in followed),
+                    replays=sum(stream.counts.replays for stream in followed),
                     received=sum(account.received for account in accounts),
                     released=sum(account.released for account in accounts),
                     pending=sum(account.pending for account in accounts),
                     void=sum(account.void for account in accounts),
                     given_up=sum(account.given_up for account in accounts),
                     rejected=sum(account.rejected for account in accounts),
-                    streams=streams,
+                    streams=[_stream(stream, node.meter, now_ns) for stream in followed],
                 )
             )
     return rows
+
+
+def _stream(stream: Stream, meter: Meter | None, now_ns: int | None) -> StreamStatus:
+    """Describe one stream."""
+    receiver, age_s, lag_s = stream.receiver, None, None
+    if stream.newest is not None:
+        ts, at_ns = stream.newest
+        age_s = None if now_ns is None else max(0, now_ns - at_ns) / 1e9
+        if meter is not None:
+            lag_s = (at_ns + meter.wall_ns) / 1e9 - (ts if ts < MILLISECONDS_FROM else ts / 1000)
+    return StreamStatus(
+        topic=stream.topic.decode(errors="replace"),
+        data_parallel_rank=stream.data_parallel_rank,
+        position=receiver.position,
+        batches=stream.batches_count,
+        has_gap=receiver.has_gap,
+        is_recovering=receiver.is_recovering,
+        held_batches=receiver.held_count,
+        held_bytes=receiver.held_bytes,
+        age_s=age_s,
+        lag_s=lag_s,
+    )
 
 
 def _account(group: RankGroup, worker_id: str) -> Accounting | None:
@@ -283,16 +396,30 @@ def _account(group: RankGroup, worker_id: str) -> Accounting | None:
         return None
 
 
-def _group(intake: Intake, group: RankGroup) -> GroupStatus:
+def _group(intake: Intake, group: RankGroup, now_ns: int | None) -> GroupStatus:
     """Describe one group at one rank."""
     names = intake.names
+    aggregator = group.aggregator
+    totals, oldest_at_ns = aggregator.totals, aggregator.oldest_at_ns
     return GroupStatus(
         group=group.group,
         data_parallel_rank=group.data_parallel_rank,
-        quorum=[names[worker_id] for worker_id in group.aggregator.workers],
-        released=group.aggregator.totals.sent + group.withdrawn_count,
-        pending_events=group.aggregator.pending_count,
-        pending_bytes=group.aggregator.pending_bytes,
+        quorum=[names[worker_id] for worker_id in aggregator.workers],
+        released=totals.sent + group.withdrawn_count,
+        pending_events=aggregator.pending_count,
+        pending_bytes=aggregator.pending_bytes,
+        pending_age_s=0.0 if now_ns is None or oldest_at_ns is None else max(0, now_ns - oldest_at_ns) / 1e9,
+        waiting_events=group.waiting_count,
+        removals_alone=totals.removals_alone,
+        stores_given_up=totals.dropped,
+        clears={
+            "loss": totals.clears_loss,
+            "departure": totals.clears_departure,
+            "join": totals.clears_join,
+            "wait": totals.clears_wait,
+            "room": totals.clears_room,
+        },
+        away=[names[worker_id] for worker_id in aggregator.away],
         placeholders_resolved=0 if group.descriptions is None else group.descriptions.resolved_blocks,
         placeholders_unresolved=0 if group.descriptions is None else group.descriptions.unresolved_blocks,
         resident_blocks=group.residency.blocks_count if group.residency else 0,
@@ -314,10 +441,28 @@ def _copies(groups: list[RankGroup]) -> list[CopyCount]:
     return sorted(rows, key=lambda row: (row.ownership or "", row.medium or "", row.kind))
 
 
+def _blocks(groups: list[RankGroup]) -> list[BlockCount]:
+    """Add up what is held, by group, medium and owner."""
+    counts: dict[tuple[str, str | None, str | None], int] = {}
+    for group in groups:
+        for place, blocks in group.residency.counts() if group.residency else ():
+            key = (group.group, place.medium, place.ownership)
+            counts[key] = counts.get(key, 0) + blocks
+    rows = [
+        BlockCount(group=name, medium=medium, ownership=owner, blocks=n) for (name, medium, owner), n in counts.items()
+    ]
+    return sorted(rows, key=lambda row: (row.group, row.ownership or "", row.medium or ""))
+
+
+def _histogram(name: str, histogram: Histogram) -> HistogramStatus:
+    """Copy a histogram."""
+    return HistogramStatus(name=name, bounds=histogram.bounds, counts=list(histogram.counts), total=histogram.total)
+
+
 def _view(output: Output, endpoints: Mapping[str, str]) -> ViewStatus:
     """Describe one view."""
     view, replay = output.view, output.replay
-    counts = view.counts()
+    counts, served, (kept_batches, kept_bytes) = view.counts(), replay.counts, output.kept
     return ViewStatus(
         name=view.name,
         endpoint=endpoints.get(f"pub:{view.name}", ""),
@@ -329,7 +474,20 @@ def _view(output: Output, endpoints: Mapping[str, str]) -> ViewStatus:
         dropped=counts.dropped,
         batches=counts.batches,
         replay_clients=replay.clients_count,
-        replayed=replay.counts.batches,
+        replayed=served.batches,
         snapshots=output.desk.counts.built if output.desk else 0,
         epochs=output.epochs_count,
+        next_seq=view.next_seq,
+        bytes=output.published_bytes,
+        buffer_batches=kept_batches,
+        buffer_bytes=kept_bytes,
+        requests={
+            "answered": served.ends,
+            "malformed": served.malformed,
+            "clients_refused": served.clients_refused,
+            "requests_refused": served.requests_refused,
+            "stalled": served.stalled,
+            "gone": served.gone,
+        },
+        late_starts=served.late_starts,
     )

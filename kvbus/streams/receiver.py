@@ -98,6 +98,11 @@ class StreamReceiver:
         return self._rules.is_recovering
 
     @property
+    def has_gap(self) -> bool:
+        """Whether a batch that is known to exist has neither been delivered nor given up."""
+        return self._order.has_holes
+
+    @property
     def is_asking(self) -> bool:
         """Whether a replay request is open."""
         return self._aided is not None and self._aided.asking.open is not None

@@ -70,6 +70,7 @@ class Run:
         size_bytes: Sum of the events' bytes.
         worker_topic: Topic under which the group's workers publish.
         model: What the group serves.
+        since_ns: When the first message behind it was taken, monotonic nanoseconds.
     """
 
     __slots__ = (
@@ -83,6 +84,7 @@ class Run:
         "form",
         "group",
         "model",
+        "since_ns",
         "size_bytes",
         "ts",
         "worker_topic",
@@ -98,6 +100,7 @@ class Run:
         *,
         worker_topic: bytes = b"",
         model: str = "",
+        since_ns: int = 0,
     ) -> None:
         """Begin an empty run.
 
@@ -109,6 +112,7 @@ class Run:
             spec_kinds: What the stores of this group and rank have named; a removal names no kind itself.
             worker_topic: Topic under which the group's workers publish.
             model: What the group serves.
+            since_ns: When the message that completes the first was taken, monotonic nanoseconds.
         """
         self.group = group
         self.data_parallel_rank = data_parallel_rank
@@ -119,6 +123,7 @@ class Run:
         self.size_bytes = 0
         self.worker_topic = worker_topic
         self.model = model
+        self.since_ns = since_ns
         self._spec_kinds = spec_kinds
         self.worker_topic = worker_topic
         self._altered: dict[tuple[bool, bool], dict[int, tuple[bytes, ...]]] = {}
