@@ -54,7 +54,11 @@ def real_broker(
     sub.subscribe(b"")
     try:
         with Broker(BrokerConfig(workers=specs, views=(view,), **config), seed=1) as broker:
-            sub.connect(broker.endpoints["pub:all"])
+            with sub.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor:
+                monitor.rcvtimeo = WAIT_MS
+                sub.connect(broker.endpoints["pub:all"])
+                monitor.recv_multipart()
+                sub.disable_monitor()
             for worker in sources:
                 worker.wait_for_subscriber()
             yield broker, sources, sub
