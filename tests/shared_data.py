@@ -1,12 +1,13 @@
-"""Where the large sample data lies: wire vectors and request traces, which are not part of the checkout.
+"""What tests need and the checkout does not have: large sample data (wire vectors, request traces), and other people's programs.
 
-They lie in a folder named `shared` beside the checkout, or where `KVBUS_SHARED` says. A test that needs them asks here and is
-skipped, with the reason, where they are absent; what is needed for good has been copied to `tests/golden/`.
+The data lies in a folder named `shared` beside the checkout, or where `KVBUS_SHARED` says. A test that needs some of this asks
+here and is skipped, with the reason, where it is absent; what is needed for good has been copied to `tests/golden/`.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,13 @@ def _folder(name: str) -> Path:
     return pytest.skip(
         f"no sample data: {folder} is absent (KVBUS_SHARED names another place)", allow_module_level=True
     )
+
+
+def program(name: str) -> str:
+    """Return where a program of other people's is, or skip the test that asks.
+
+    Args:
+        name: Its name; `.ci/run` installs it.
+    """
+    path = shutil.which(name)
+    return path if path is not None else pytest.skip(f"{name} is not installed")

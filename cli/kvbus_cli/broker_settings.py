@@ -43,6 +43,7 @@ FLAGS: Final[Mapping[str, OptionPath]] = {
     "--clear-wait": ("clear_wait_s",),
     "--journal": ("journal",),
     "--journal-reset": ("journal_reset",),
+    "--http": ("http",),
 }
 """Flags of `kvbus broker` that set an option, and which one. A flag that is not here is about the command, not the broker."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from kvbus.config.address import parse_address
 from kvbus.config.groups import DeparturePolicy, GroupConfig, GroupPolicy, LossPolicy
 from kvbus.config.places import Place, collisions, place_of
 from kvbus.config.workers import IngestConfig, WorkerConfig, parse_worker
@@ -60,6 +61,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         journal_reset: Whether a file that is no journal, or a damaged one, is set aside as `PATH.aside` rather than refused.
         journal_age_s: Seconds for which batches are kept in the journal, > 0; their number and bytes are bounded as the views'
             buffers are. An hour: who was away for longer is better served by a snapshot.
+        http: Where `kvbus broker` tells how it is (page, metrics, probes): `HOST:PORT`, `none`, or `auto`, which is
+            127.0.0.1:9600, or any free port of loopback where that is taken, as the log says: so there is always something to
+            look at, nobody else can, and a second broker on a machine starts. A `Broker` in a program of yours opens
+            nothing; `kvbus.ops.site.open_site` does it there.
     """
 
     workers: tuple[WorkerConfig, ...] = ()
@@ -88,6 +93,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     journal: str | None = None
     journal_reset: bool = False
     journal_age_s: float = 3600.0
+    http: str = "auto"
 
     @classmethod
     def of(
@@ -170,6 +176,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             yield from self.ingest.problems()
         yield from self._group_problems()
         yield from self._journal_problems()
+        if self.http not in ("auto", "none"):
+            try:
+                parse_address(self.http, "http")
+            except ConfigError as error:
+                yield from error.problems
         if not self.views:
             yield Problem("views", "", "a broker needs at least one view")
         for index, view in enumerate(self.views):
@@ -223,6 +234,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             yield from place_of(f"views[{index}].replay_endpoint", view.replay_endpoint, ranks)
         if self.ingest is not None:
             yield from place_of("ingest.endpoint", self.ingest.endpoint)
+        if self.http not in ("auto", "none"):
+            yield from place_of("http", f"tcp://{self.http}")
 
     def _group_problems(self) -> Iterator[Problem]:
         policy = GroupPolicy(

@@ -91,7 +91,7 @@ def test_seconds_end_it():
 def test_an_ingest_broker_tells_where_workers_connect(tmp_path):
     arguments = ["broker", "--ingest", ANY, "--workers", "2", "--topics", "a,b", "--pub", ANY, "--replay", "none"]
     with Child.that_gets_ready("broker", arguments, tmp_path) as child:
-        assert {"ingest", "pub:all"} == set(child.wait_ready())
+        assert {"http", "ingest", "pub:all"} == set(child.wait_ready())
 
 
 def log_lines(tmp_path):

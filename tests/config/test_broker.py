@@ -153,3 +153,15 @@ def test_a_time_out_of_a_probed_worker_is_at_least_two_probes_long():
     assert line.startswith("worker_timeout_s: must be at least twice probe_s (5)")
     BrokerConfig(workers=(WORKER,), worker_timeout_s=9.0).validate()
     BrokerConfig(workers=(probed,), worker_timeout_s=9.0, probe_s=4.5).validate()
+
+
+@pytest.mark.parametrize("http", ["auto", "none", "127.0.0.1:0", ":9601", "[::1]:9600"])
+def test_http_may_be_anywhere_nowhere_or_somewhere(http: str) -> None:
+    BrokerConfig.of("tcp://127.0.0.1:5557", http=http).validate()
+
+
+@pytest.mark.parametrize(("http", "reason"), [("9600", "expected HOST:PORT"), ("127.0.0.1:5600", "5600")])
+def test_http_has_an_address_of_its_own(http: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as raised:
+        BrokerConfig.of("tcp://127.0.0.1:5557", http=http).validate()
+    assert "http" in {problem.field for problem in raised.value.problems}

@@ -163,6 +163,15 @@ def broker(
         bool,
         typer.Option("--journal-reset", help="Set a damaged or foreign file at --journal aside, and begin a new one."),
     ] = False,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT|none",
+            help="Page, metrics and probes here; by default a free port of loopback where 9600 is taken.",
+            show_default="127.0.0.1:9600",
+        ),
+    ] = None,
     seconds: Annotated[
         float | None, typer.Option("--seconds", metavar="S", help="End by itself after so long.")
     ] = None,
@@ -213,6 +222,7 @@ def _run(settings: BrokerSettings, seconds: float | None, ready_path: Path | Non
     from kvbus.broker.server import Broker
     from kvbus.errors import ConfigError
     from kvbus.ops.logs import open_log
+    from kvbus.ops.site import open_site
     from kvbus_cli.ready import ready_file
     from kvbus_cli.signals import StopSignal
 
@@ -224,9 +234,10 @@ def _run(settings: BrokerSettings, seconds: float | None, ready_path: Path | Non
         log.warning("variable_ignored", variable=stranger.field, reason=stranger.reason)
     server = Broker(loaded.config, tell=lambda notice: getattr(log, notice.level)(notice.name, **notice.fields))
     with StopSignal(on_hangup=lambda: _reload(server, settings, log)) as stop_signal:
-        with server:
-            log.info("broker_started", **server.endpoints)
-            with ready_file(ready_path, server.endpoints):
+        with server, open_site(server, loaded.config.http) as site:
+            endpoints = site.observer.endpoints
+            log.info("broker_started", **endpoints)
+            with ready_file(ready_path, endpoints):
                 stop_signal.wait(seconds, server.wait)
         status = server.status()
         released = sum(group.released for group in status.groups)
