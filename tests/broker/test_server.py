@@ -272,7 +272,7 @@ class TestReload:
             moved = (msgspec.structs.replace(before.views[0], endpoint="tcp://127.0.0.1:1"),)
             with pytest.raises(ConfigError, match="views: cannot change while the broker runs"):
                 broker.reload(msgspec.structs.replace(before, views=moved))
-            with pytest.raises(ConfigError, match="--worker"):
+            with pytest.raises(ConfigError, match="workers: give"):
                 broker.reload(msgspec.structs.replace(before, workers=()))
             assert broker.config is before
             assert first_event(sub, workers, CPU) == CPU
