@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import os
 import pkgutil
 import signal
 from typing import Annotated
@@ -15,10 +16,12 @@ from typing import Annotated
 import typer
 
 import kvbus_cli.commands
+from kvbus_cli.exits import SUMMARY
 
 app = typer.Typer(
     name="kvbus",
     help="A ZeroMQ bus for KV-cache events between inference workers and KV-aware routers.",
+    epilog=SUMMARY,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -47,10 +50,27 @@ for _module in sorted(pkgutil.iter_modules(kvbus_cli.commands.__path__), key=lam
     importlib.import_module(f"kvbus_cli.commands.{_module.name}").register(app)
 
 
+def _say_in_full(group: typer.Typer) -> None:
+    """Let lists of commands show each one's first sentence whole, which otherwise is cut after some words."""
+    for command in group.registered_commands:
+        if command.short_help is None and command.callback is not None:
+            sentence, _, _ = (command.callback.__doc__ or "").strip().partition("\n\n")
+            command.short_help = " ".join(sentence.split())
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            inner.short_help = str(inner.typer_instance.info.help)
+            _say_in_full(inner.typer_instance)
+
+
+# Not to a shell that completes: it wants a few words, and typer would fold a longer text into lines.
+if "_KVBUS_COMPLETE" not in os.environ:
+    _say_in_full(app)
+
+
 def run() -> None:
     """Run the command line; the entry point of the script `kvbus`."""
     atexit.register(_ignore_signals)
-    app()
+    app(prog_name="kvbus")  # also as `python -m kvbus_cli`, or its completion would not be found
 
 
 def _ignore_signals() -> None:

@@ -41,7 +41,7 @@ def show(
     context: typer.Context,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE] [FLAGS OF kvbus broker]", help="What to take together.", show_default=False),
+        typer.Argument(metavar="FILE|FLAG OF kvbus broker", help="What to take together.", show_default=False),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one object an option and line.")] = False,
 ) -> None:
@@ -96,7 +96,7 @@ def check(
 
 
 def schema(
-    role: Annotated[str, typer.Argument(metavar="[ROLE]", help="Whose: broker.")] = "broker",
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="Whose: broker.")] = "broker",
 ) -> None:
     """Print the JSON schema (2020-12) of a configuration file, for editors and validators."""
     with reporting():
@@ -158,7 +158,7 @@ def _print_rows(rows: list[Row], json: bool) -> None:
 
 
 def profiles(
-    name: Annotated[str | None, typer.Argument(metavar="[PROFILE]", help="Only this one.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(metavar="PROFILE", help="Only this one.", show_default=False)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one object a profile and line.")] = False,
 ) -> None:
     """Print what a view's profile sets for each kind of router, and why.

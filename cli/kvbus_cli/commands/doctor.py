@@ -39,7 +39,7 @@ def doctor(
     endpoint: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="ENDPOINT...",
+            metavar="ENDPOINT",
             help="Where events are published, as behind kvbus broker --worker: [ID=]ENDPOINT[,replay=ENDPOINT][,ranks=0-3].",
             show_default=False,
         ),
