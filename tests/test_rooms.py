@@ -65,6 +65,7 @@ SHELLS = {
     "kvbus.broker.journal",
     "kvbus.broker.journal_file",
     "kvbus.broker.links",
+    "kvbus.broker.locks",
     "kvbus.broker.loop",
     "kvbus.broker.server",
     "kvbus.security.doors",

@@ -181,6 +181,8 @@ _NO_RULE = frozenset(
         "views",
         "linger_s",
         "message_bytes_max",
+        "connections_max",
+        "curve",
         "streams_max",
         "probe_s",
         # What they led to is in the log.
@@ -204,6 +206,9 @@ _NO_SHAPE = frozenset(
         "old_replay_form",
         "numbers_max",
         "heartbeat_s",
+        "server_key",
+        "allow",
+        "curve",
     }
 )
 """Fields of workers and views that may change: what is pending and what was announced stay the same."""

@@ -90,6 +90,7 @@ class Source:
         worker_id: Its worker; `None` for the ingest socket.
         group: Worker group.
         data_parallel_rank: The rank that its worker was declared to serve here; `None` = not declared.
+        server_key: Public key of its worker, as configured; `None` = it has none of its own.
         presence: Whether its worker is there.
         streams: Streams by topic and rank.
         discover_at_ns: When to ask what was published before we were there; `None` = a stream is known, or nobody can be asked.
@@ -105,6 +106,7 @@ class Source:
         worker_id: str | None,
         group: str,
         data_parallel_rank: int | None = None,
+        server_key: str | None = None,
     ) -> None:
         """Begin with no stream."""
         self.index = index
@@ -114,6 +116,7 @@ class Source:
         self.worker_id = worker_id
         self.group = group
         self.data_parallel_rank = data_parallel_rank
+        self.server_key = server_key
         self.presence = Presence()
         self.streams: dict[tuple[bytes, int | None], Stream] = {}
         self.discover_at_ns: int | None = None
@@ -230,6 +233,7 @@ class Intake:
                     worker_id=worker.worker_id,
                     group=worker.group,
                     data_parallel_rank=rank,
+                    server_key=worker.server_key,
                 )
             )
             self._sources_count += 1

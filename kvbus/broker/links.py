@@ -19,8 +19,10 @@ import msgspec
 import zmq
 
 from kvbus.broker.intake import Source
+from kvbus.broker.locks import Locks
 from kvbus.broker.node import BrokerNode, UpstreamRequest
 from kvbus.connections import ConnectionChange
+from kvbus.security.doors import Doors
 from kvbus.sockets import BoundSocket, SocketOptions, ZmqContext, ZmqSocket, open_socket, receive_frames, send_frames
 
 __all__ = ["Links"]
@@ -29,7 +31,17 @@ __all__ = ["Links"]
 class Links:
     """Every socket towards workers. Opened, used and closed by one thread."""
 
-    def __init__(self, context: ZmqContext, poller: zmq.Poller, options: SocketOptions, sources: list[Source]) -> None:
+    def __init__(
+        self,
+        context: ZmqContext,
+        poller: zmq.Poller,
+        options: SocketOptions,
+        sources: list[Source],
+        *,
+        doors: Doors,
+        locks: Locks,
+        connections_max: int = 0,
+    ) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
@@ -37,6 +49,9 @@ class Links:
             poller: The loop's; sockets register themselves.
             options: For all sockets.
             sources: What to open; further ones with `add`.
+            doors: The loop's; SUBs are opened there.
+            locks: Keys.
+            connections_max: Most peers of a SUB that binds; 0 = no limit.
         """
         self._context = context
         self._poller = poller
@@ -46,6 +61,10 @@ class Links:
         self._dealers: dict[int, BoundSocket] = {}
         self._source_of_socket: dict[ZmqSocket, int] = {}
         self._request_of_dealer: dict[ZmqSocket, int] = {}
+        self._doors = doors
+        self._locks = locks
+        self._connections_max = connections_max
+        self._names: dict[int, str] = {}
         self._downs: dict[int, list[ConnectionChange]] = {}
 
     def __enter__(self) -> Links:
@@ -66,6 +85,10 @@ class Links:
     def url(self, source_index: int) -> str:
         """Return where a source's SUB is bound or connected."""
         return self._subs[source_index].url
+
+    def name(self, source_index: int) -> str:
+        """Return what a source's SUB is called in log and status."""
+        return self._names[source_index]
 
     def add(self, sources: Sequence[Source]) -> None:
         """Open a SUB per source.
@@ -96,6 +119,7 @@ class Links:
             sub = self._subs.pop(source.index, None)
             if sub is not None:
                 assert sub.watch is not None
+                self._doors.forget(self._names.pop(source.index))
                 for socket in (sub.socket, sub.watch.socket):
                     self._poller.unregister(socket)
                     del self._source_of_socket[socket]
@@ -156,7 +180,9 @@ class Links:
             return
         endpoint = self._sources[request.source_index].replay_endpoint
         assert endpoint is not None
-        dealer = open_socket(self._context, zmq.DEALER, endpoint, self._options)
+        curve = self._locks.of_worker(self._sources[request.source_index])
+        options = msgspec.structs.replace(self._options, curve=curve)
+        dealer = open_socket(self._context, zmq.DEALER, endpoint, options)
         self._dealers[request.key] = dealer
         self._request_of_dealer[dealer.socket] = request.key
         self._poller.register(dealer.socket, zmq.POLLIN)
@@ -181,6 +207,8 @@ class Links:
             messages += more
             is_dry = len(more) < share
             changes += sub.watch.take_changes()
+        if sub.watch.has_news:
+            self._doors.look(self._names[index], now_ns)
         is_up = ConnectionChange.UP in changes
         if is_up:
             self._tell(index, changes, node, now_ns)
@@ -203,9 +231,17 @@ class Links:
 
     def _open_sub(self, source: Source) -> None:
         """Open one SUB and its watch."""
-        options = msgspec.structs.replace(self._options, subscriptions=(b"",))
-        sub = open_socket(
-            self._context, zmq.SUB, source.endpoint, options, binds_by_default=source.binds_by_default, watches=True
+        curve = self._locks.of_source(source)
+        options = msgspec.structs.replace(self._options, subscriptions=(b"",), curve=curve)
+        name = self._names[source.index] = _name_of(source)
+        sub = self._doors.open(
+            name,
+            zmq.SUB,
+            source.endpoint,
+            options,
+            binds_by_default=source.binds_by_default,
+            connections_max=self._connections_max,
+            reads_watch=False,
         )
         self._subs[source.index] = sub
         assert sub.watch is not None
@@ -220,3 +256,12 @@ class Links:
             self._poller.unregister(dealer.socket)
             del self._request_of_dealer[dealer.socket]
             dealer.close(0)
+
+
+def _name_of(source: Source) -> str:
+    """Return what the socket of a source is called in log and status."""
+    if source.worker_id is None:
+        return "ingest"
+    group = f"{source.group}/" if source.group else ""
+    rank = "" if source.data_parallel_rank is None else f".{source.data_parallel_rank}"
+    return f"worker:{group}{source.worker_id}{rank}"

@@ -26,6 +26,7 @@ import zmq
 from kvbus.broker.change import Change, plan_change
 from kvbus.broker.journal import Journal
 from kvbus.broker.links import Links
+from kvbus.broker.locks import Locks
 from kvbus.broker.meter import Meter
 from kvbus.broker.node import BrokerNode
 from kvbus.broker.notices import Notice
@@ -34,7 +35,10 @@ from kvbus.broker.status import BrokerStatus
 from kvbus.config import BrokerConfig, ViewConfig
 from kvbus.endpoints import Endpoint
 from kvbus.errors import UsageError
-from kvbus.sockets import BoundSocket, Routed, SocketOptions, open_socket, receive_frames, route_frames, send_frames
+from kvbus.security.doors import Doors
+from kvbus.security.keys import CurveServer
+from kvbus.security.refusals import Refused
+from kvbus.sockets import BoundSocket, Routed, SocketOptions, receive_frames, route_frames, send_frames
 
 if TYPE_CHECKING:
     from kvbus.streams.serving import ReplayServer, Turn
@@ -44,6 +48,9 @@ __all__ = ["BrokerLoop"]
 SHARE_MESSAGES = 256
 """Messages taken from one source in a turn: enough that a turn's fixed cost vanishes, and about 2 ms of work at most, so that no
 source and no replay client waits long for another."""
+
+REQUEST_BYTES_MAX = 64 * 1024
+"""Largest frame that a subscriber or replay client may send: a prefix or a number."""
 
 REPLAY_HWM = 128
 """Messages queued for one replay client. What it has not taken is still in the ring, so more would only fill the memory and give
@@ -111,8 +118,13 @@ class BrokerLoop:
             self._options = SocketOptions(
                 message_bytes_max=self._config.message_bytes_max, linger_ms=round(self._config.linger_s * 1000)
             )
+            self._locks = Locks(self._config)
+            self._doors = Doors(self._context, self._poller, self._tell_refused)
+            stack.callback(self._doors.close)
             self._open_views(stack)
-            self._links = stack.enter_context(Links(self._context, self._poller, self._options, self.node.sources))
+            self._links = stack.enter_context(self._make_links())
+            if self._doors.exposed:
+                self._tell(Notice("warning", "plaintext_exposed", {"sockets": self._doors.exposed}))
             if self._config.ingest is not None:
                 self.endpoints["ingest"] = self._links.url(0)
             self._stack = stack.pop_all()
@@ -175,6 +187,7 @@ class BrokerLoop:
         if self._has_ended or self._is_stopping:
             raise UsageError("the broker has ended")
         change = plan_change(self._config, config)
+        lists = self._lists()
         added = self.node.new_sources(change)
         self._links.add(added)
         now_ns = time.monotonic_ns()
@@ -187,11 +200,14 @@ class BrokerLoop:
             self._journal.change(config)
         self._send(now_ns)
         self._links.remove(gone)
+        for name, allowed in lists.items():
+            self._doors.allow(name, allowed)
         return change
 
     def status(self) -> BrokerStatus:
         """Return all figures; on the loop's thread, or after its end."""
         status = self.node.status(self.endpoints, time.monotonic_ns())
+        status = msgspec.structs.replace(status, sockets=self._doors.status())
         return status if self._journal is None else msgspec.structs.replace(status, journal=self._journal.status())
 
     def _make_node(self, recorder: Recorder | None = None) -> BrokerNode:
@@ -209,8 +225,9 @@ class BrokerLoop:
                 self._run_calls()
             elif (index := self._view_of_router.get(socket)) is not None:
                 self._take_replay_requests(index)
-            else:
+            elif not self._doors.take(socket, now_ns):
                 is_dry = self._links.drain(socket, self.node, SHARE_MESSAGES, now_ns) and is_dry
+        self._doors.on_time(now_ns)
         self.node.on_time(now_ns)
         if is_dry:
             self.node.flush()
@@ -280,18 +297,61 @@ class BrokerLoop:
 
     def _open_view(self, stack: ExitStack, index: int, view: ViewConfig) -> None:
         """Bind one view."""
-        options = SocketOptions(send_hwm=view.hwm, linger_ms=self._options.linger_ms)
-        pub = stack.enter_context(open_socket(self._context, zmq.PUB, Endpoint.parse(view.endpoint, "--pub"), options))
+        options = SocketOptions(
+            send_hwm=view.hwm,
+            linger_ms=self._options.linger_ms,
+            message_bytes_max=REQUEST_BYTES_MAX,
+            curve=self._locks.of_view(view),
+        )
+        most = self._config.connections_max
+        where = Endpoint.parse(view.endpoint, "--pub")
+        pub = self._doors.open(f"pub:{view.name}", zmq.PUB, where, options, connections_max=most)
+        stack.enter_context(pub)
         self._pubs.append(pub)
         self.endpoints[f"pub:{view.name}"] = pub.url
         if view.replay_endpoint is not None:
             endpoint = Endpoint.parse(view.replay_endpoint, "--replay")
             router_options = msgspec.structs.replace(options, send_hwm=REPLAY_HWM)
-            router = stack.enter_context(open_socket(self._context, zmq.ROUTER, endpoint, router_options))
+            name = f"replay:{view.name}"
+            router = self._doors.open(name, zmq.ROUTER, endpoint, router_options, connections_max=most)
+            stack.enter_context(router)
             self._routers[index] = router
             self._view_of_router[router.socket] = index
             self._poller.register(router.socket, zmq.POLLIN)
             self.endpoints[f"replay:{view.name}"] = router.url
+
+    def _make_links(self) -> Links:
+        """Make the sockets towards workers."""
+        return Links(
+            self._context,
+            self._poller,
+            self._options,
+            self.node.sources,
+            doors=self._doors,
+            locks=self._locks,
+            connections_max=self._config.connections_max,
+        )
+
+    def _lists(self) -> dict[str, frozenset[bytes] | None]:
+        """Read again who may connect, by the names of the sockets that have a list.
+
+        Raises:
+            ConfigError: A list cannot be read.
+        """
+        lists = {}
+        for view in self.node.views:
+            curve = self._locks.of_view(view)
+            if curve is not None:
+                lists[f"pub:{view.name}"] = lists[f"replay:{view.name}"] = curve.allowed
+        for source in self.node.sources:
+            found = self._locks.of_source(source)
+            if isinstance(found, CurveServer):
+                lists[self._links.name(source.index)] = found.allowed
+        return lists
+
+    def _tell_refused(self, refused: Refused) -> None:
+        """Say who did not get in."""
+        self._tell(Notice("warning", "peer_refused", refused.fields()))
 
     def _run_calls(self) -> None:
         """Do what others asked for."""

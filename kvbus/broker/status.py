@@ -14,6 +14,7 @@ from kvbus.broker.output import Output
 from kvbus.broker.presence import WorkerState
 from kvbus.broker.rankgroup import MILLISECONDS_FROM, RankGroup
 from kvbus.errors import UsageError
+from kvbus.security.refusals import SocketStatus
 
 if TYPE_CHECKING:
     from kvbus.broker.node import BrokerNode
@@ -280,6 +281,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
         ages_unknown: Events whose age is not known, by worker group and reason: their engine's clock is `ahead`, or
             there is `no_clock` in their stamps.
         forwards: Seconds from taking the first message behind an output batch to handing it to ZeroMQ, by view.
+        sockets: Every socket but those of single replay requests: who is connected, and who did not get in.
     """
 
     batches: int
@@ -295,6 +297,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     ages: list[HistogramStatus] = []
     ages_unknown: dict[str, dict[str, int]] = {}
     forwards: list[HistogramStatus] = []
+    sockets: list[SocketStatus] = []
 
 
 def status_of(node: BrokerNode, endpoints: Mapping[str, str], now_ns: int | None = None) -> BrokerStatus:

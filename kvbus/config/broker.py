@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 
 from kvbus.config.address import parse_address
+from kvbus.config.curve import curve_problems
 from kvbus.config.groups import DeparturePolicy, GroupConfig, GroupPolicy, LossPolicy
 from kvbus.config.places import Place, collisions, place_of
 from kvbus.config.workers import IngestConfig, WorkerConfig, parse_worker
 from kvbus.errors import ConfigError, Problem
+from kvbus.security.keys import CurveConfig
 from kvbus.views.config import DEFAULT_PUB, DEFAULT_REPLAY, ViewConfig
 
 __all__ = ["BrokerConfig"]
@@ -41,6 +43,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         pending_events_max: Events waiting for the other workers, per group and rank, ≥ 1; the oldest is given up first. A
             million: what a busy engine emits in `age_s`, ten times over.
         pending_bytes_max: Their bytes, ≥ 1 MiB. 1 GiB: a million events of the size that engines make.
+        connections_max: Peers connected at once to each socket that the broker binds, ≥ 0; a further one has to wait until one
+            goes. 0 = no limit. 1024: each has a queue of its own, and a process may usually open so many files.
         streams_max: Streams (worker, topic, rank) followed at once, ≥ 1; further ones are refused and counted. 4096: one made-up
             topic a message must not fill the memory.
         message_bytes_max: Largest message taken from a worker, ≥ 1 KiB; ZeroMQ drops the connection of one that sends more.
@@ -56,6 +60,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         flush_bytes: An output batch goes out at so many bytes, ≥ 1 KiB. 64 KiB: few packets, and a slow reader is never given
             a lump.
         linger_s: Seconds given to unsent output at the end, ≥ 0. 1: an orderly end within the grace time of any supervisor.
+        curve: Keys, for encryption of every socket that the broker binds, and of those to workers whose key is known. `None` =
+            plaintext, which is fine on one machine and wherever only the right ones can connect.
         journal: File in which the broker keeps what it needs to go on after it was killed: numbers, batches, pending votes and
             who holds what. `None` = its restart is a new epoch. One broker a file.
         journal_reset: Whether a file that is no journal, or a damaged one, is set aside as `PATH.aside` rather than refused.
@@ -81,6 +87,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     losses_per_minute: int = 6
     pending_events_max: int = 1_000_000
     pending_bytes_max: int = 1 << 30
+    connections_max: int = 1024
     streams_max: int = 4096
     message_bytes_max: int = 64 << 20
     residency_blocks_max: int = 2_000_000
@@ -90,6 +97,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     flush_events: int = 64
     flush_bytes: int = 64 << 10
     linger_s: float = 1.0
+    curve: CurveConfig | None = None
     journal: str | None = None
     journal_reset: bool = False
     journal_age_s: float = 3600.0
@@ -181,6 +189,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 parse_address(self.http, "http")
             except ConfigError as error:
                 yield from error.problems
+        yield from curve_problems(self)
         if not self.views:
             yield Problem("views", "", "a broker needs at least one view")
         for index, view in enumerate(self.views):
@@ -294,6 +303,7 @@ _LEAST = {
     "losses_per_minute": 1,
     "pending_events_max": 1,
     "pending_bytes_max": 1 << 20,
+    "connections_max": 0,
     "streams_max": 1,
     "message_bytes_max": 1 << 10,
     "residency_blocks_max": 1,

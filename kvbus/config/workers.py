@@ -28,6 +28,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         ranks: Data-parallel ranks that it serves; each has its own sockets on port + rank. `None` = not declared: one socket,
             and the ranks are learned from what it sends.
         group: Name of the worker group whose events must agree.
+        server_key: Its public key of CURVE, or a file with it, where it is encrypted and the broker connects. `None` = as
+            `curve.server_key` says, and plaintext where that says nothing.
     """
 
     worker_id: str
@@ -35,6 +37,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     replay_endpoint: str | None = None
     ranks: tuple[int, ...] | None = None
     group: str = ""
+    server_key: str | None = None
 
     def problems(self, field: str, replay_field: str) -> Iterator[Problem]:
         """Yield what is wrong with this worker.
@@ -66,12 +69,16 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
             single engine: say how many there are.
         topics: Topics for which seats are kept; empty = first come. At most `workers`.
         group: Name of the worker group whose events must agree.
+        allow: Workers that are let in, where the broker has keys; written like `curve.allow`, and in its place. Empty = those.
+        curve: Whether it is encrypted, where the broker has keys.
     """
 
     endpoint: str = DEFAULT_INGEST
     workers: int = 1
     topics: tuple[str, ...] = ()
     group: str = ""
+    allow: tuple[str, ...] = ()
+    curve: bool = True
 
     def problems(self) -> Iterator[Problem]:
         """Yield what is wrong with the ingest socket."""
@@ -111,8 +118,9 @@ def parse_worker(text: str, field: str = "--worker") -> WorkerConfig:
     found: dict[str, str] = {}
     for option in options:
         name, _, value = option.partition("=")
-        if name not in {"replay", "ranks", "group"}:
-            raise ConfigError([Problem(field, text, f"unknown option {name!r}; known are replay=, ranks= and group=")])
+        if name not in {"replay", "ranks", "group", "server_key"}:
+            known = "known are replay=, ranks=, group= and server_key="
+            raise ConfigError([Problem(field, text, f"unknown option {name!r}; {known}")])
         if name in found:
             raise ConfigError([Problem(field, text, f"{name}= is given twice")])
         found[name] = value
@@ -122,6 +130,7 @@ def parse_worker(text: str, field: str = "--worker") -> WorkerConfig:
         replay_endpoint=found.get("replay"),
         ranks=parse_ranks(found["ranks"], f"{field},ranks=") if "ranks" in found else None,
         group=found.get("group", ""),
+        server_key=found.get("server_key"),
     )
     if problems := list(worker.problems(field, f"{field},replay=")):
         raise ConfigError(problems)

@@ -97,7 +97,8 @@ class Doors:
             options = msgspec.structs.replace(options, gate_domain=name[:DOMAIN_BYTES_MAX])
             self._open_gate()
         bound = open_socket(self._context, kind, endpoint, options, binds_by_default=binds_by_default, watches=True)
-        door = _Door(name, bound, options.curve is not None, options.reconnect_max_ms * 1_000_000)
+        is_encrypted = options.curve is not None and endpoint.transport != "inproc"
+        door = _Door(name, bound, is_encrypted, options.reconnect_max_ms * 1_000_000)
         self._doors[name] = door
         if self._gate is not None and has_gate:
             self._gate.admit(options.gate_domain, door.watch, allowed=allowed, connections_max=connections_max)

@@ -65,6 +65,8 @@ class ViewConfig(msgspec.Struct, frozen=True, kw_only=True):
             journal never goes back (for Dynamo). A client that asks from 0 then always sees a jump.
         heartbeat_s: Silence after which an empty batch is sent, so that subscribers find a lost tail, doubled each time up to 10
             minutes; 0 = never. 5 s: what a router can wait before it acts on a block that is gone.
+        allow: Readers that are let in, where the broker has keys; written like `curve.allow`, and in its place. Empty = those.
+        curve: Whether it is encrypted, where the broker has keys. False: plaintext, for routers beside it, which know no CURVE.
     """
 
     name: str = "all"
@@ -95,6 +97,8 @@ class ViewConfig(msgspec.Struct, frozen=True, kw_only=True):
     on_many: Literal["jump", "epoch"] = "jump"
     numbers_from: Literal["zero", "clock"] = "zero"
     heartbeat_s: float = 5.0
+    allow: tuple[str, ...] = ()
+    curve: bool = True
 
     @classmethod
     def of_profile(cls, profile: str, /, where: str = "", **options: Any) -> ViewConfig:

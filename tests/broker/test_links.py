@@ -9,9 +9,11 @@ import zmq
 
 from kvbus.broker.intake import Intake
 from kvbus.broker.links import Links
+from kvbus.broker.locks import Locks
 from kvbus.broker.node import UpstreamRequest
 from kvbus.config import BrokerConfig, parse_worker
 from kvbus.errors import ConfigError
+from kvbus.security.doors import Doors
 from kvbus.sockets import SocketOptions
 from tests.broker.real import ANY, WAIT_MS, RealWorker
 
@@ -39,9 +41,12 @@ class Rig:
     """Links, the poller that they register with, and a recorder."""
 
     def __init__(self, context, *workers):
-        sources = Intake(BrokerConfig(workers=tuple(map(parse_worker, workers))), random.Random(0)).sources
+        config = BrokerConfig(workers=tuple(map(parse_worker, workers)))
+        sources = Intake(config, random.Random(0)).sources
         self.poller = zmq.Poller()
-        self.links = Links(context, self.poller, SocketOptions(linger_ms=0), sources)
+        doors = Doors(context, self.poller, lambda refused: None)
+        options = SocketOptions(linger_ms=0)
+        self.links = Links(context, self.poller, options, sources, doors=doors, locks=Locks(config))
         self.node = Recorder()
 
     def until(self, *wanted):

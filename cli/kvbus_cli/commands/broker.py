@@ -155,6 +155,20 @@ def broker(
             "--hwm", metavar="N", help="Messages queued per subscriber before it loses some.", show_default="100000"
         ),
     ] = None,
+    curve_key: Annotated[
+        str | None,
+        typer.Option(
+            "--curve-key", metavar="FILE", help="Encrypt what is bound, with this secret key (kvbus keys new)."
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="KEY|FILE|DIR|any", help="With --curve-key: who may connect; repeat for more."),
+    ] = None,
+    server_key: Annotated[
+        str | None,
+        typer.Option("--server-key", metavar="KEY|FILE", help="Public key of the workers, where those are encrypted."),
+    ] = None,
     journal: Annotated[
         str | None,
         typer.Option("--journal", metavar="PATH", help="Keep here what is needed to go on after being killed."),
