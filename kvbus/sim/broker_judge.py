@@ -185,6 +185,8 @@ class BrokerJudge:
                 spans.append((notice.fields["start_seq"], notice.fields["stop_seq"]))
             else:
                 self._restarted.add(notice.fields["worker"])
+        elif name == "worker_departed":
+            self._restarted.add(notice.fields["worker"])  # what still comes of it is refused
         self.counts[name] += 1
 
     def judge_turn(self) -> None:
@@ -208,6 +210,8 @@ class BrokerJudge:
         for worker in status.workers:
             gone = worker.released + worker.pending + worker.void + worker.given_up + worker.rejected
             require(worker.received == gone, "votes add up", str(worker))
+            if not any(each.plan.worker_id == worker.worker_id for each in self._workers):
+                continue  # a seat of the ingest socket that nobody has now
             said = sum(each.truth.said_count for each in self._workers if each.plan.worker_id == worker.worker_id)
             require(
                 worker.received <= said, "no batch is counted twice", f"{worker.worker_id}: {worker.received} of {said}"

@@ -14,7 +14,7 @@ SHARE_MIN = 0.10
 
 FAULTS: dict[str, tuple[str, ...]] = {
     "batch lost at the high-water mark": ("link: dropped at the high-water mark",),
-    "connection broken": ("fault: sever",),
+    "connection broken": ("fault: sever", "fault: deaf_tail"),
     "endpoint out of reach": ("fault: partition",),
     "connection held back": ("fault: hold_back",),
     "joined late": ("broker: batches_lost: joined_late", "link: missed by joining late"),
@@ -25,7 +25,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "broker restarted": ("fault: broker_crash",),
     "broker stood still": ("fault: broker_stall", "fault: tail_stall", "link: broker stopped within a turn"),
     "subscriber restarted": ("fault: subscriber_crash",),
-    "subscriber stood still": ("fault: subscriber_stall", "link: subscriber stopped within a turn"),
+    "subscriber stood still": ("fault: subscriber_stall", "fault: deaf_tail", "link: subscriber stopped within a turn"),
     "replay endpoint mute": ("fault: mute",),
     "batch that could not be encoded": ("link: number skipped",),
     "batch that nobody can read": ("link: payload garbled",),

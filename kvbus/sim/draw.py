@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any, Literal
 
+import msgspec
+
 from kvbus.config import BrokerConfig, IngestConfig, WorkerConfig
 from kvbus.offload.engine_options import EngineOptions, TierOptions
 from kvbus.offload.generate import GeneratorOptions
@@ -42,9 +44,10 @@ def draw_plan(seed: int) -> Plan:
     workers = tuple(worker for engine in engines for worker in _draw_workers(rng, engine, replays, is_ingest))
     views = _draw_views(rng, groups)
     safety_ns = rng.randrange(10, 24) * SECOND
+    broker = _draw_broker(rng, workers, views, ranks if len(ranks) > 1 else None, is_ingest)
     return Plan(
         seed=seed,
-        broker=_draw_broker(rng, workers, views, ranks if len(ranks) > 1 else None, is_ingest),
+        broker=_draw_policies(random.Random(f"policies/{seed}"), broker),
         workers=workers,
         engines=engines,
         subscribers=tuple(_draw_subscriber(rng, number, views, safety_ns) for number in range(rng.randint(1, 3))),
@@ -53,7 +56,7 @@ def draw_plan(seed: int) -> Plan:
             spike_probability=_sometimes(rng, 0.03),
             spike_ns_max=rng.choice((50, 800)) * MS,
         ),
-        faults=_draw_faults(rng),
+        faults=_draw_faults(rng, random.Random(f"tail/{seed}")),
         has_journal=rng.random() < 0.4,
         broker_hwm=rng.choice((2, 2, 6, 1000)),
         broker_share=rng.choice((1, 4, 256)),
@@ -223,6 +226,30 @@ def _draw_broker(
     return BrokerConfig(workers=tuple(seen.values()), **options)
 
 
+def _draw_policies(rng: random.Random, broker: BrokerConfig) -> BrokerConfig:
+    """Draw how long a worker may be gone, what then happens, and how views spell events."""
+    probe_s = rng.choice((1.0, 5.0))
+    first, *others = broker.views
+    return msgspec.structs.replace(
+        broker,
+        probe_s=probe_s,
+        worker_timeout_s=rng.choice((2 * probe_s, 30.0, 30.0)),
+        on_departure=rng.choice(("clear", "clear", "shrink", "hold")),
+        views=(first, *(_draw_spelling(rng, view) for view in others)),
+    )
+
+
+def _draw_spelling(rng: random.Random, view: ViewConfig) -> ViewConfig:
+    """Draw how a view says what it carries."""
+    return msgspec.structs.replace(
+        view,
+        encoding=rng.choice(("passthrough", "passthrough", "map", "array")),
+        hashes=rng.choice(("passthrough", "passthrough", "uint64")),
+        heartbeat_s=rng.choice((5.0, 5.0, 1.0)),
+        snapshot=rng.random() < 0.85,
+    )
+
+
 def _draw_subscriber(rng: random.Random, number: int, views: tuple[ViewConfig, ...], safety_ns: int) -> SubscriberPlan:
     """Draw one reader."""
     kind: Literal["node", "contiguous"] = rng.choice(("node", "node", "contiguous"))
@@ -233,14 +260,14 @@ def _draw_subscriber(rng: random.Random, number: int, views: tuple[ViewConfig, .
         name=f"s{number}",
         view_index=rng.randrange(1 if views[0].topic == "{group}" else 0, len(views)),
         kind=kind,
-        has_replay=kind == "contiguous" or rng.random() < 0.8,
+        has_replay=kind == "contiguous" or rng.random() < 0.7,
         event_filter=event_filter,
         hwm=rng.choice((2, 4, 10, 1000)),
         joins_at_ns=rng.choice((0, safety_ns // 4, safety_ns // 2, safety_ns - SECOND)),
     )
 
 
-def _draw_faults(rng: random.Random) -> FaultPlan:
+def _draw_faults(rng: random.Random, tail_rng: random.Random) -> FaultPlan:
     """Draw what goes wrong; in one seed of ten nothing does."""
     if rng.random() < 0.1:
         return FaultPlan()
@@ -259,5 +286,6 @@ def _draw_faults(rng: random.Random) -> FaultPlan:
         "pause_probability": 0.05,
     }
     drawn = {name: _sometimes(rng, bound) for name, bound in most.items()}
-    # These two strike once at most, so that it must be certain in half of the seeds.
-    return FaultPlan(**drawn, unseen_restart=rng.choice((0.0, 1.0)), tail_stall=rng.choice((0.0, 1.0)))
+    # These strike once at most, so that each must be certain in half of the seeds or more.
+    drawn |= {name: rng.choice((0.0, 1.0)) for name in ("unseen_restart", "tail_stall")}
+    return FaultPlan(**drawn, deaf_tail=tail_rng.choice((0.0, 1.0, 1.0)))

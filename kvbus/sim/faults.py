@@ -15,7 +15,7 @@ from kvbus.sim.workload import EngineHost
 
 __all__ = ["ONCE", "Injector"]
 
-ONCE = frozenset({"pause_probability", "tail_stall", "unseen_restart"})
+ONCE = frozenset({"deaf_tail", "pause_probability", "tail_stall", "unseen_restart"})
 """Figures of a plan that are no rates."""
 
 
@@ -69,6 +69,8 @@ class Injector:
         if self._rng.random() < plan.tail_stall:
             self._tail_end_ns = min(stop_ns, tail_ns + SECOND)
             self._clock.at(tail_ns - self._rng.randrange(2 * SECOND), lambda: self._once("tail_stall"))
+        if self._rng.random() < plan.deaf_tail:
+            self._clock.at(tail_ns - self._rng.randrange(2 * SECOND), lambda: self._once("deaf_tail"))
 
     def _plan_next(self, name: str, rate: float) -> None:
         """Draw when a kind of fault strikes next."""
@@ -199,6 +201,15 @@ class Injector:
         self._tell("broker stands still to the end of the load")
         self._broker.stand_still(self._tail_end_ns)
         return self._broker.is_running
+
+    def _deaf_tail(self) -> bool:
+        """Let subscribers that cannot ask miss what engines say last, whatever their high-water marks."""
+        deaf = [reader for reader in self._readers if reader.is_running and not reader.plan.has_replay]
+        for reader in deaf:
+            self._tell(f"{reader.name} is cut off and stands still to the end")
+            reader.cut_off()
+            reader.stand_still(self._stop_ns)
+        return bool(deaf)
 
     def _worker_stall(self) -> bool:
         workers = [worker for workers in self._engines.values() for worker in workers]

@@ -115,6 +115,7 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
         unseen_restart: Probability that early on an engine, a publisher or the broker restarts, and that whoever reads it cannot
             reach it before the new life has counted past the old one.
         tail_stall: Probability that the broker stands still while engines say their last words.
+        deaf_tail: Probability that subscribers which cannot ask are cut off and stand still while engines say their last words.
         worker_stall: A publisher stands still.
         broker_crash: The broker dies and comes back empty.
         broker_stall: The broker stands still.
@@ -131,6 +132,7 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
     engine_crash: float = 0.0
     unseen_restart: float = 0.0
     tail_stall: float = 0.0
+    deaf_tail: float = 0.0
     worker_stall: float = 0.0
     broker_crash: float = 0.0
     broker_stall: float = 0.0

@@ -48,7 +48,14 @@ class SubscriberJudge:
     """
 
     def __init__(
-        self, name: str, log: ViewLog, wanted: EventFilter, *, has_replay: bool, kept_from: Callable[[], int | None]
+        self,
+        name: str,
+        log: ViewLog,
+        wanted: EventFilter,
+        *,
+        has_replay: bool,
+        has_snapshots: bool = True,
+        kept_from: Callable[[], int | None],
     ) -> None:
         """Prepare; `begin` starts the first life.
 
@@ -57,6 +64,7 @@ class SubscriberJudge:
             log: What the view has sent.
             wanted: The subscriber's own filter.
             has_replay: Whether it can ask.
+            has_snapshots: Whether the view answers with a snapshot who asks for what it has let go.
             kept_from: Returns the oldest number that the view can still be asked for; `None` = nobody is there to answer.
         """
         self.name = name
@@ -64,6 +72,7 @@ class SubscriberJudge:
         self._log = log
         self._wanted = wanted
         self._has_replay = has_replay
+        self._has_snapshots = has_snapshots
         self._kept_from = kept_from
         self._filtered: dict[int, _Filtered] = {}
         self._epoch = 0
@@ -106,11 +115,10 @@ class SubscriberJudge:
             self._forget(is_partial=False)
             self._is_unbound = True
 
-    def judge_rest(self, fresh: set[Block], *, replayed_only: bool) -> None:
-        """Judge it when everything has come to rest.
+    def judge_rest(self, fresh: set[Block]) -> None:
+        """Judge it when everything has come to rest, and the view has beaten since: so who cannot ask hears of a lost tail (V5).
 
         Args:
-            replayed_only: Only if it can ask; else it hears of a lost tail with the next batch.
             fresh: Blocks of prompts that came up only after the faults were over.
 
         Raises:
@@ -118,10 +126,9 @@ class SubscriberJudge:
         """
         current = len(self._log.epochs) - 1
         batches = self._shown(current)
-        if self._is_joining or (replayed_only and not self._has_replay):
-            return
         if not any(sent.events for sent in batches):
             return
+        require(not self._is_joining, "at rest a reader has heard the view", self.name)
         if self._is_unbound:
             self._epoch, self._fold = current, None
         require(self._epoch == current, "at rest a reader is in the present epoch", self._where(self._position))
@@ -175,8 +182,16 @@ class SubscriberJudge:
         return any(number in self._log.rewritten for number in range(self._position, seq))
 
     def _require_nothing_between(self, batches: list[SentBatch], seq: int) -> None:
-        """What it did not get before a number held nothing for it."""
+        """What it did not get before a number held nothing for it.
+
+        But for number 0: an answer that begins at 1 is taken for that of a stream whose first number is 1 (S2). A view that
+        gives no snapshots, and has let go of number 0 alone, answers so.
+        """
         skipped = [number for number in range(self._position, min(seq, len(batches))) if batches[number].events]
+        if skipped == [0] and self._has_replay and not self._has_snapshots:
+            self.counts["number 0 taken for one that never was"] += 1
+            self._is_partial = True
+            return
         require(not skipped, "every jump is declared", f"{self._where(seq)}, without {skipped[:5]}")
 
     def _require_cause(self, gap: Gap) -> None:

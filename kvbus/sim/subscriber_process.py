@@ -62,6 +62,11 @@ class ReaderProcess(Process):
         for socket in [self._live, *self._replays.values()]:
             self._network.close(socket, told_ns)
 
+    def cut_off(self) -> None:
+        """Break the connection of its live socket; it is up again soon, but nothing is subscribed to until it looks."""
+        for connection in list(self._live.connections):
+            self._network.sever(connection)
+
     @abstractmethod
     def begin(self) -> None:
         """Begin a life with no memory; the live socket is open."""

@@ -49,6 +49,9 @@ LOAD_NS = 4 * SECOND
 REST_NS = 60 * SECOND
 """Time for that to arrive: the age of votes, twice."""
 
+ARRIVAL_NS = 2 * SECOND
+"""What was said so long ago has arrived everywhere, or was asked for, where a worker lets requests wait."""
+
 ACCOUNTS_EVERY_TURNS = 16
 
 PENDING_ENOUGH = 10_000
@@ -91,6 +94,7 @@ class World:
         self._traces = traces
         self._hash = blake2b(digest_size=16)
         self._turns = 0
+        self._last_said_ns = 0
         self._compared: Counter[str] = Counter()
         self._rng = random.Random(f"world/{seed}")
         self._clock = Clock()
@@ -160,12 +164,14 @@ class World:
         self._advance(self._stop_ns)
         self._calm()
         self._advance(self._stop_ns + SETTLE_NS)
+        self._let_arrive()
         self._judge.judge_streams(replayed_only=True)
-        self._judge_readers({}, replayed_only=True)
+        self._judge_readers({})
         self._advance(clock.now_ns + WAKE_NS + RECOVER_NS)
         known = self._judge.hashes_said()
         told = self._told()
         self._advance(clock.now_ns + LOAD_NS + REST_NS)
+        self._let_arrive()
         require(told == self._told(), "after the faults nothing is lost", "; ".join(self._told()[len(told) :]))
         self._judge_rest(known)
 
@@ -195,13 +201,13 @@ class World:
         prompt = {(each.group, each.data_parallel_rank) for each in self.plan.engines if self._is_prompt(each)}
         announced = {key: blocks for key, blocks in fresh.items() if key in prompt}
         self._compared["fresh blocks"] = judge.judge_fresh(announced)
-        self._judge_readers(fresh, replayed_only=False)
+        self._judge_readers(fresh)
 
-    def _judge_readers(self, fresh: dict[GroupKey, set[Block]], *, replayed_only: bool) -> None:
+    def _judge_readers(self, fresh: dict[GroupKey, set[Block]]) -> None:
         """Judge every reader at rest."""
         blocks = {block for each in fresh.values() for block in each}
         for judge in self._subscriber_judges:
-            judge.judge_rest(blocks, replayed_only=replayed_only)
+            judge.judge_rest(blocks)
         for client in self._contiguous_judges:
             client.judge_rest()
 
@@ -226,6 +232,11 @@ class World:
                 for _ in range(n)
             ]
         return told
+
+    def _let_arrive(self) -> None:
+        """Wait until what was said last has reached everybody; a cache may be cleared at any time."""
+        while self._clock.now_ns < self._last_said_ns + ARRIVAL_NS:
+            self._advance(self._last_said_ns + ARRIVAL_NS)
 
     def _advance(self, until_ns: int) -> None:
         while self._clock.run_next(until_ns):
@@ -253,6 +264,7 @@ class World:
 
         def deliver(rank: int, events: list[Event]) -> None:
             self._judge.note_said(events)
+            self._last_said_ns = self._clock.now_ns
             workers[rank].publish(events)
 
         return EngineHost(self._clock, engine, f"engine/{self.plan.seed}/{index}", times, deliver)
@@ -275,6 +287,7 @@ class World:
             self._judge.begin_life(self._broker.node)
 
     def _on_output(self, view_index: int, frames: list[bytes]) -> None:
+        self._last_said_ns = self._clock.now_ns
         self._tell(f"view {view_index} sends {int.from_bytes(frames[1], 'big')}", frames[2])
         self._judge.note_output(view_index, frames)
 
@@ -297,7 +310,14 @@ class World:
 
         if plan.kind == "node":
             subscriber = SubscriberProcess(self._stage(plan.name), plan, view)
-            judge = SubscriberJudge(plan.name, log, plan.event_filter, has_replay=plan.has_replay, kept_from=kept_from)
+            judge = SubscriberJudge(
+                plan.name,
+                log,
+                plan.event_filter,
+                has_replay=plan.has_replay,
+                has_snapshots=view.snapshot,
+                kept_from=kept_from,
+            )
             subscriber.pause_probability = self.plan.faults.pause_probability
             subscriber.on_begin = judge.begin
             subscriber.on_item = lambda item: self._on_item(judge, item)

@@ -9,6 +9,7 @@ import pytest
 
 from kvbus.aggregate.occurrence import Occurrence
 from kvbus.aggregate.segment import Segment
+from kvbus.broker.heartbeat import Heartbeat
 from kvbus.streams.order import OrderedStream
 from kvbus.streams.recovery import ReplayRules
 from kvbus.streams.sequence import Place, Watermark
@@ -55,6 +56,11 @@ def restarts_by_number_only(patch: pytest.MonkeyPatch) -> None:
 def no_probe(patch: pytest.MonkeyPatch) -> None:
     """An idle stream is not asked for a lost tail."""
     patch.setattr(ReplayRules, "_next_probe_ns", lambda self: None)
+
+
+def no_heartbeat(patch: pytest.MonkeyPatch) -> None:
+    """An idle view says nothing, so who cannot ask does not hear of a lost tail."""
+    patch.setattr(Heartbeat, "sent", lambda self, now_ns: None)
 
 
 def silent_loss(patch: pytest.MonkeyPatch) -> None:
@@ -123,6 +129,7 @@ MUTANTS: dict[str, Plant] = {
         no_hold_during_recovery,
         restarts_by_number_only,
         no_probe,
+        no_heartbeat,
         silent_loss,
         replay_that_drops,
         occurrences_per_event,

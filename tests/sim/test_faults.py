@@ -16,10 +16,10 @@ from tests.sim.test_workload import PLAN
 KINDS = [name for name in FaultPlan.__struct_fields__ if name not in ONCE]
 
 
-def run(plan: FaultPlan, seed: int = 1) -> tuple[Injector, list[str], Bench]:
+def run(plan: FaultPlan, seed: int = 1, *, has_replay: bool = True) -> tuple[Injector, list[str], Bench]:
     """Let a small bus suffer for half a minute, and then a minute more."""
     bench = Bench(worker_plan("a0"), worker_plan("a1"))
-    reader = SubscriberProcess(bench.stage(), subscriber_plan(), bench.plan.broker.views[0])
+    reader = SubscriberProcess(bench.stage(), subscriber_plan(has_replay=has_replay), bench.plan.broker.views[0])
     reader.on_begin = lambda: None
     reader.on_item = lambda item: None
     engine: EnginePlan = PLAN
@@ -59,6 +59,14 @@ def test_some_faults_strike_once_or_not_at_all(kind: str) -> None:
     """These need their moment."""
     assert {0, 1} >= {run(FaultPlan(**{kind: 1.0}), seed)[0].counts[kind] for seed in range(3)}
     assert any(run(FaultPlan(**{kind: 1.0}), seed)[0].counts[kind] for seed in range(3))
+
+
+def test_who_cannot_ask_misses_the_tail() -> None:
+    """And whoever can is left alone."""
+    injector, told, _ = run(FaultPlan(deaf_tail=1.0), has_replay=False)
+    assert 1 == injector.counts["deaf_tail"]
+    assert told == ["subscriber s0 is cut off and stands still to the end"]
+    assert 0 == run(FaultPlan(deaf_tail=1.0))[0].counts["deaf_tail"]
 
 
 def test_without_faults_nothing_strikes() -> None:

@@ -44,7 +44,7 @@ def test_everything_in_order_is_right() -> None:
     judge = judge_of(log_of())
     for seq in range(4):
         judge.take(got(seq))
-    judge.judge_rest(set(), replayed_only=False)
+    judge.judge_rest(set())
     assert [2, 3] == [block.block_hash for block in judge.belief.copies]
 
 
@@ -77,8 +77,19 @@ def test_after_a_gap_it_may_know_less_and_never_more() -> None:
     judge.take(got(0))
     judge.take(Gap("t", 1, 3, "evicted"))
     judge.take(got(3))
-    judge.judge_rest(set(), replayed_only=False)
+    judge.judge_rest(set())
     assert [3] == [block.block_hash for block in judge.belief.copies]
+
+
+def test_number_0_may_pass_for_one_that_never_was() -> None:
+    """Where a view gives no snapshots and has let go of number 0 alone: its answer is that of a stream that begins at 1 (S2)."""
+    judge = judge_of(log_of(), has_snapshots=False)
+    judge.take(got(1))
+    assert 1 == judge.counts["number 0 taken for one that never was"]
+    with pytest.raises(ViolationError, match="every jump is declared"):
+        judge_of(log_of(), has_snapshots=False).take(got(2))
+    with pytest.raises(ViolationError, match="every jump is declared"):
+        judge_of(log_of()).take(got(1))
 
 
 def test_who_is_behind_at_rest_is_seen() -> None:
@@ -86,7 +97,7 @@ def test_who_is_behind_at_rest_is_seen() -> None:
     judge = judge_of(log_of())
     judge.take(got(0))
     with pytest.raises(ViolationError, match="at rest a reader has everything"):
-        judge.judge_rest(set(), replayed_only=False)
+        judge.judge_rest(set())
 
 
 def test_a_restart_has_to_be_told() -> None:
@@ -100,7 +111,7 @@ def test_a_restart_has_to_be_told() -> None:
     told.take(Restarted("t", 1, "changed"))
     told.take(got(0, 1))
     told.take(got(1, 1))
-    told.judge_rest(set(), replayed_only=False)
+    told.judge_rest(set())
     with pytest.raises(ViolationError):
         judge.take(got(1, 1))
 
@@ -119,7 +130,7 @@ def test_a_filter_of_its_own_is_minded() -> None:
     judge = judge_of(log_of(), wanted=EventFilter(medium="CPU"))
     with pytest.raises(ViolationError):
         judge.take(got(0))
-    judge_of(log_of(), wanted=EventFilter(medium="CPU")).judge_rest(set(), replayed_only=False)
+    judge_of(log_of(), wanted=EventFilter(medium="CPU")).judge_rest(set())
 
 
 def snapshot_log() -> ViewLog:
@@ -136,7 +147,7 @@ def test_a_snapshot_is_judged_at_its_end() -> None:
     judge.take(got(1, 0, AllBlocksCleared()))
     judge.take(got(2, 0, BlockStored([2])))
     judge.take(got(3))
-    judge.judge_rest(set(), replayed_only=False)
+    judge.judge_rest(set())
     assert 2 == judge.counts["snapshot batch"]
 
 

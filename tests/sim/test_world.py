@@ -32,7 +32,7 @@ def test_fixed_seeds_stay_fixed(fixed_seeds: list[int]) -> None:
 def test_promises_are_kept_in_many_runs() -> None:
     """And every fault is tried in at least a tenth of them."""
     coverage = Coverage()
-    for seed in range(1000, 3000):
+    for seed in range(2000):
         coverage.add(World(seed).run())
     for row in (*coverage.faults, *coverage.outcomes):
         print(f"{row.name:36s} {row.runs / 20:5.1f} % {row.total:8d}")
