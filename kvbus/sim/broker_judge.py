@@ -236,6 +236,22 @@ class BrokerJudge:
                 receiver = stream.receiver
                 require(receiver.held_count <= limits.hold_batches, "held batches are bounded", str(stream.topic))
 
+    def batches_said(self) -> list[int]:
+        """Return how many batches each view has sent in its present epoch."""
+        return [len(log.current) if log.epochs else 0 for log in self.logs]
+
+    def judge_beats(self, said: list[int]) -> None:
+        """Judge views that had nothing to say for more than a minute.
+
+        Args:
+            said: From `batches_said`, when that began.
+
+        Raises:
+            ViolationError: One has spoken before, and has said nothing since to show that it is alive.
+        """
+        for index, (before, now) in enumerate(zip(said, self.batches_said(), strict=True)):
+            require(not before or now > before, "an idle view shows that it is alive (V5)", f"view {index} at {now}")
+
     def judge_truth(self) -> None:
         """Judge what a reader of everything believes when all is at rest.
 

@@ -145,3 +145,15 @@ def test_what_a_worker_still_keeps_is_not_lost() -> None:
 def _lost(reason: str, start_seq: int, stop_seq: int) -> Notice:
     fields = {"worker": "a0", "rank": 0, "start_seq": start_seq, "stop_seq": stop_seq, "reason": reason}
     return Notice("warning", "batches_lost", fields)
+
+
+def test_a_view_that_falls_silent_is_seen() -> None:
+    """One that has never spoken may be silent (V5)."""
+    court = Court({"a0": [X], "a1": [X]})
+    court.judge.judge_beats(court.judge.batches_said())
+    court.sends(X)
+    said = court.judge.batches_said()
+    with pytest.raises(ViolationError, match="shows that it is alive"):
+        court.judge.judge_beats(said)
+    court.sends()
+    court.judge.judge_beats(said)

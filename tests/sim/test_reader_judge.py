@@ -125,6 +125,22 @@ def test_what_nobody_could_know_is_forgiven() -> None:
     assert 1 == judge.counts["life changed and nobody could know"]
 
 
+def test_who_cannot_ask_may_not_notice_that_another_life_has_begun() -> None:
+    """If that has said nothing since but that it is alive; who can ask has to notice."""
+    for has_replay in (False, True):
+        log = log_of()
+        judge = judge_of(log, has_replay=has_replay)
+        judge.take(got(0))
+        log.begin_epoch()
+        log.note_live(live_message(b"t", 0, encode_batch(batch(BlockStored([4])))))
+        if has_replay:
+            with pytest.raises(ViolationError, match="present epoch"):
+                judge.judge_rest(set())
+        else:
+            judge.judge_rest(set())
+            assert 1 == judge.counts["life changed and nobody could know"]
+
+
 def test_a_filter_of_its_own_is_minded() -> None:
     """What does not pass is no jump."""
     judge = judge_of(log_of(), wanted=EventFilter(medium="CPU"))
