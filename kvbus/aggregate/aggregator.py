@@ -1,19 +1,14 @@
 """`KVEventAggregator`: releases an event when every worker of the quorum has emitted it, and says so when it cannot know.
 
 **Why a plain Counter is wrong.** vLLM's own aggregator (`KVEventAggregator` in `vllm/distributed/kv_events.py`) keeps one
-`Counter` of events, adds every worker's to it, and takes an event as common when its count equals the number of workers. Each
-of these then goes wrong, and `tests/aggregate/test_aggregator.py` shows each:
+`Counter` of events, adds every worker's to it, and takes an event as common when its count equals the number of workers. So
+these go wrong (`tests/aggregate/test_aggregator.py`):
 
-* **Duplicates of one worker.** One worker that emits an event twice looks like two workers that agree. Here the Counter counts
-  distinct workers.
-* **Surplus copies.** With one copy too many the count is past the number of workers, never equal to it, and an event that
-  everybody emitted is lost. Here the surplus copy is a vote for the next occurrence.
-* **Store, remove, store.** Counted by event alone, the second store is a third and fourth copy of the first. Here the
-  key is (event, occurrence), and order is kept.
-* **Clears.** `AllBlocksCleared` has no hash there, so the Counter raises «unhashable», for the whole batch. Here a clear closes
-  a segment, and occurrences are counted within segments.
-* **Two owners.** A key that leaves out a field joins what must stay apart, for example one block in the primary tier and in a
-  secondary one. Here identity is the value of all fields (rule A1).
+* **Duplicates of one worker.** One that emits an event twice looks like two that agree. Here it counts distinct workers.
+* **Surplus copies.** With one copy too many an event that everybody emitted is lost. Here it is a vote for the next occurrence.
+* **Store, remove, store.** By event alone, the second store is a third copy of the first. Here the key is (event, occurrence).
+* **Clears.** `AllBlocksCleared` has no hash there, so the Counter raises, for the whole batch. Here a clear closes a segment.
+* **Two owners.** A key that leaves out ownership joins what must stay apart. Here identity is the value of all fields (A1).
 
 **The rules**, by the numbers that tests use: A2 the Counter (`segment`), A3 order, A4 clears and segments, A5 limits, A6
 membership, S5 declared losses, E1 accounts.
@@ -23,7 +18,7 @@ become due, so that a vote older than the age never counts. `deadline_ns` says w
 
 **Losses.** After a declared loss a clear goes out at once, all votes are void, and all workers go on in a fresh segment
 together. For the loss window nothing else goes out: it queues (`outlet`). So another loss within the window voids the queue
-and needs no second clear.
+and needs no second clear. When workers restart together, none of what they say in their new lives is lost: see `Segments.void`.
 
 **Departure with `hold`.** The seat keeps its votes, and what completes queues up until the worker is back: it is added again, or
 its events come. Limits go on, and a clear that must go out alone (loss, clear wait) still does: a clear is never wrong.
@@ -185,7 +180,7 @@ class KVEventAggregator(Generic[E]):
 
     # What happens to workers
 
-    def lose(self, worker_id: str, now_ns: int | None = None) -> list[E]:
+    def lose(self, worker_id: str, now_ns: int | None = None, *, is_restart: bool = False) -> list[E]:
         """Take note that events of a worker are lost, or that it has restarted (rule S5).
 
         All pending votes are void, and all workers start the next segment together. A loss before the first batch of a
@@ -194,6 +189,7 @@ class KVEventAggregator(Generic[E]):
         Args:
             worker_id: Whose events are lost.
             now_ns: Monotonic time, nanoseconds; `None` = the latest seen.
+            is_restart: What it says from now on is a new life. When several restart in a loss window, votes of new lives stay.
 
         Returns:
             What had become due, then a clear, unless one went out for a loss within the loss window.
@@ -203,6 +199,7 @@ class KVEventAggregator(Generic[E]):
         """
         worker = self._roster.present(worker_id)
         out = self._advance(now_ns)
+        worker.note_life(is_new=is_restart)
         if not worker.bit:
             worker.note_loss(self._now_ns, self._losses_per_minute, self._loss_window_ns)
             return out
@@ -211,7 +208,7 @@ class KVEventAggregator(Generic[E]):
             self._segments.void()
             return out
         is_too_many = worker.note_loss(self._now_ns, self._losses_per_minute, self._loss_window_ns)
-        self._void_and_clear(out)
+        self._void_and_clear(out, worker if is_restart and not is_too_many else None)
         if is_too_many:
             self._roster.set_aside(worker, self.totals.released)
             self._due_ns = min(self._due_ns, worker.quiet_at_ns)
@@ -219,8 +216,10 @@ class KVEventAggregator(Generic[E]):
         return out
 
     def begin_anew(self, now_ns: int | None = None) -> list[E]:
-        """Do what `lose` does, but by no worker's fault: we were not there ourselves. Args and return as in `lose`."""
+        """Do what `lose` does, but by no worker's fault: we were not there ourselves."""
         out = self._advance(now_ns)
+        for worker in self._roster:
+            worker.note_life(is_new=False)
         self._void_and_clear(out)
         return out
 
@@ -442,24 +441,25 @@ class KVEventAggregator(Generic[E]):
         self._outlet.void()
         out.append(self._segments.take_clear_alone().event)
 
-    def _void_and_clear(self, out: list[E]) -> None:
+    def _void_and_clear(self, out: list[E], restarted: Worker | None = None) -> None:
         """Declare a loss and open its window."""
-        self.totals.clears_loss += self._declare_loss(out)
+        self.totals.clears_loss += self._declare_loss(out, restarted)
         if self._now_ns >= self._outlet.window_until_ns:
             self._outlet.window_until_ns = self._now_ns + self._loss_window_ns
             self._outlet.shut()
             self._outlet.try_open(self._now_ns, out)
 
-    def _declare_loss(self, out: list[E]) -> int:
+    def _declare_loss(self, out: list[E], restarted: Worker | None = None) -> int:
         """Make all votes void and say so with a clear, unless nothing has gone out since the last one (rule S5).
 
         Returns:
             How many clears went out.
         """
         self._outlet.void()
-        self._segments.void()
         if self._now_ns < self._outlet.window_until_ns:
+            self._segments.void(restarted)
             return 0
+        self._segments.void()
         out.append(self._make_clear())
         return 1
 

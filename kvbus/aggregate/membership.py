@@ -36,6 +36,7 @@ class Worker:
     """
 
     __slots__ = (
+        "_life_from",
         "_losses_at_ns",
         "_released_at_join",
         "_released_before",
@@ -66,6 +67,7 @@ class Worker:
         self._released_before = 0
         self._released_at_join = 0
         self._losses_at_ns: deque[int] = deque()
+        self._life_from: int | None = None  # events received before its present life; None = not all of that have come
 
     def join(self, bit: int, released: int) -> None:
         """Get a say.
@@ -79,6 +81,7 @@ class Worker:
         self.is_heard = False
         self.is_away = False
         self._released_at_join = released
+        self._life_from = None
 
     def leave(self, released: int) -> None:
         """Lose the say; the account stays.
@@ -94,6 +97,20 @@ class Worker:
     def released(self, released: int) -> int:
         """Return its votes that were released, given how many events the aggregator has released so far."""
         return self._released_before + (released - self._released_at_join if self.bit else 0)
+
+    def note_life(self, *, is_new: bool) -> None:
+        """Note that everything from here on is a new life of its, from the beginning, or that something of its life is lost."""
+        self._life_from = self.received - self.rejected if is_new else None
+
+    def has_all_pending(self, votes_count: int) -> bool:
+        """Tell whether everything that it has said in its present life is pending, in the first segment.
+
+        Args:
+            votes_count: How many of its votes are.
+        """
+        if self._life_from is None or self.position:
+            return False
+        return self.received - self.rejected - self._life_from == votes_count
 
     def note_loss(self, now_ns: int, losses_max: int | None, window_ns: int = 0) -> bool:
         """Remember a loss and tell whether it is one too many.
@@ -130,6 +147,7 @@ class Worker:
             released_before=self._released_before,
             released_at_join=self._released_at_join,
             losses_at_ns=list(self._losses_at_ns),
+            life_from=self._life_from,
         )
 
     @classmethod
@@ -152,6 +170,7 @@ class Worker:
         worker.rejected = state.rejected
         worker._released_before = state.released_before
         worker._released_at_join = state.released_at_join
+        worker._life_from = state.life_from
         worker._losses_at_ns.extend(at_ns + shift_ns for at_ns in state.losses_at_ns)
         return worker
 

@@ -132,12 +132,34 @@ class Segments(Generic[E]):
         self.void()
         return closing
 
-    def void(self) -> None:
-        """Make every pending vote of every worker void, and start all in one fresh segment."""
+    def void(self, restarted: Worker | None = None) -> None:
+        """Make every pending vote of every worker void, and start all in one fresh segment.
+
+        When workers restart together, their new lives are noticed one after the other. What those have said that are noticed
+        first is kept as long as all of it is pending: it counts from the beginning of their lives, as with all that follow.
+        Without that, what an engine says first, which is what most prompts begin with, would be lost for as long as it stays.
+
+        Args:
+            restarted: A worker whose new life has been noticed now, within a loss window. `None` = nothing is kept.
+        """
+        others = [] if restarted is None else [worker for worker in self._roster if worker is not restarted]
+        kept = [worker for worker in others if worker.has_all_pending(self.pending_votes(worker))]
         for worker in self._roster:
-            worker.void += self.pending_votes(worker)
-            worker.position = 0
-        self.open = deque([Segment(self._describe, self._same)])
+            if worker not in kept:
+                worker.void += self.pending_votes(worker)
+                worker.position = 0
+        self.open = deque([self._front_of(kept) if kept else Segment(self._describe, self._same)])
+
+    def _front_of(self, kept: list[Worker]) -> Segment[E]:
+        """Return the first segment with the votes of some workers only, and open."""
+        front = self.front
+        for worker in self._roster:
+            if worker not in kept:
+                front.withdraw(worker.bit)
+        if front.closing is not None:
+            front.size_bytes -= front.closing.size_bytes
+            front.closing = None
+        return front
 
     def withdraw(self, bit: int) -> None:
         """Take away the votes of a worker that has left, and the segments that only it had reached.

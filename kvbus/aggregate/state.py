@@ -88,6 +88,7 @@ class WorkerState(msgspec.Struct, frozen=True, array_like=True):
     released_before: int
     released_at_join: int
     losses_at_ns: list[int]
+    life_from: int | None = None
 
 
 class RosterState(msgspec.Struct, frozen=True, array_like=True):

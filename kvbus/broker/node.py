@@ -429,7 +429,7 @@ class BrokerNode:
         ):
             return  # told and counted; of a worker that has departed nothing is pending
         was_aside = stream.worker_id in group.aggregator.set_aside
-        group.call("lose", now_ns, stream.worker_id)
+        group.call("restart" if isinstance(output, NewEpoch) else "lose", now_ns, stream.worker_id)
         if not was_aside and stream.worker_id in group.aggregator.set_aside:
             self._tell("warning", "worker_set_aside", **where)
 

@@ -211,8 +211,8 @@ class RankGroup:
             released = aggregator.expire(now_ns)
         elif call == "begin_anew":
             released = aggregator.begin_anew(now_ns)
-        elif call == "lose":
-            released = aggregator.lose(worker_id, now_ns)
+        elif call in ("lose", "restart"):
+            released = aggregator.lose(worker_id, now_ns, is_restart=call == "restart")
         elif call == "add_worker":
             released = aggregator.add_worker(worker_id, now_ns)
         else:

@@ -37,8 +37,8 @@ __all__ = [
     "read_turns",
 ]
 
-Call: TypeAlias = Literal["expire", "lose", "begin_anew", "add_worker", "remove_worker"]
-"""What a group can be told besides batches; names of `KVEventAggregator`'s methods."""
+Call: TypeAlias = Literal["expire", "lose", "restart", "begin_anew", "add_worker", "remove_worker"]
+"""What a group can be told besides batches; names of `KVEventAggregator`'s methods, and `restart` = `lose` for a restart."""
 
 HEAD_BYTES = 10
 """Array head and `ts` of an envelope, as all known producers write them; where one does not, nothing is saved, nor lost."""

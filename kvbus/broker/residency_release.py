@@ -128,7 +128,7 @@ class ResidencyAggregator:
         """Do what time has made due: nothing."""
         return []
 
-    def lose(self, worker_id: str, now_ns: int | None = None) -> list[bytes]:
+    def lose(self, worker_id: str, now_ns: int | None = None, *, is_restart: bool = False) -> list[bytes]:
         """Take note that events of a worker are lost; what it completed is withdrawn."""
         return self._say(self._rule.lose(worker_id))
 

@@ -401,6 +401,65 @@ def test_s5_the_window_also_ends_without_expire() -> None:
     assert ["x", "y"] == feed(aggregator, "b:y", 2 * S)
 
 
+def test_s5_workers_that_restart_together_lose_nothing_of_their_new_lives() -> None:
+    """What an engine says first is what most prompts begin with, and it is not said again as long as it stays cached."""
+    aggregator = toy_aggregator("abc")
+    feed(aggregator, "a:w b:w c:w")
+    assert ["!"] == aggregator.lose("a", 10 * S, is_restart=True)
+    assert [] == feed(aggregator, "a:x b:old a:y c:old", 10 * S)
+    assert [] == aggregator.lose("b", 10 * S + 1, is_restart=True)
+    assert [] == feed(aggregator, "b:x c:older c:! b:y c:oldest", 10 * S + 2)
+    assert [] == aggregator.lose("c", 10 * S + 3, is_restart=True)
+    assert [] == feed(aggregator, "c:x c:y", 10 * S + 4)
+    assert [0, 1, 4] == [aggregator.accounting(worker).void for worker in "abc"]
+    assert ["x", "y"] == aggregator.expire(11 * S)
+    assert (0, 0) == (aggregator.pending_count, aggregator.pending_bytes)
+
+
+@pytest.mark.parametrize(
+    "between",
+    ["lose", "agreed", "late", "clear", "anew", "same", "away"],
+)
+def test_s5_of_a_new_life_everything_stays_or_nothing(between: str) -> None:
+    """Part of it would be counted against all of another's."""
+    aggregator = toy_aggregator("ab")
+    feed(aggregator, "a:w b:w")
+    aggregator.lose("a", 10 * S, is_restart=True)
+    feed(aggregator, "a:x", 10 * S)
+    now_ns = 10 * S + 1
+    if between == "lose":
+        aggregator.lose("a", now_ns)
+    elif between == "agreed":
+        feed(aggregator, "b:x", now_ns)
+    elif between == "late":
+        now_ns = 11 * S
+    elif between == "clear":
+        feed(aggregator, "a:! a:x", now_ns)
+    elif between == "anew":
+        aggregator.begin_anew(now_ns)
+        feed(aggregator, "a:x", now_ns)
+    elif between == "same":
+        aggregator.lose("b", now_ns)
+    else:
+        aggregator.remove_worker("a", "shrink", now_ns)
+        aggregator.add_worker("a", now_ns)
+        feed(aggregator, "a:x", now_ns)
+    aggregator.lose("b", now_ns, is_restart=True)
+    assert 0 == aggregator.pending_count
+    assert [] == [*feed(aggregator, "b:x", now_ns), *aggregator.expire(13 * S)]
+
+
+def test_s5_a_worker_set_aside_leaves_nothing_half_counted() -> None:
+    """With a smaller quorum what was kept could be complete, and nobody would see to it."""
+    aggregator = toy_aggregator("ab", losses_per_minute=1)
+    feed(aggregator, "a:w b:w")
+    aggregator.lose("b", 8 * S)
+    aggregator.lose("a", 10 * S, is_restart=True)
+    feed(aggregator, "a:x", 10 * S)
+    aggregator.lose("b", 10 * S, is_restart=True)
+    assert (["b"], 0) == (aggregator.set_aside, aggregator.pending_count)
+
+
 def test_s5_a_loss_before_the_first_batch_needs_no_clear() -> None:
     """Nothing can have been released without that worker. Pending votes are void all the same."""
     aggregator = toy_aggregator("ab")

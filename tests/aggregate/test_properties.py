@@ -364,6 +364,10 @@ def test_e1_a5_a6_s5_many_faults() -> None:
 # Truth
 
 
+RESTART = "restart"
+"""Among what a worker is about to emit: the beginning of its next life."""
+
+
 def check_truth(seed: int, *, is_faulty: bool, disagreement: float) -> int:
     """Workers that emit what really happens to their blocks: at rest, a router believes in no block that any of them lacks.
 
@@ -392,30 +396,42 @@ def check_truth(seed: int, *, is_faulty: bool, disagreement: float) -> int:
             else:
                 believed.add(event)
 
+    def deliver(worker: str, size: int) -> None:
+        batch = ahead[worker][:size]
+        del ahead[worker][:size]
+        while RESTART in batch:
+            hear(aggregator.add_events(worker, batch[: batch.index(RESTART)], now_ns))
+            hear(aggregator.lose(worker, now_ns, is_restart=True))
+            del batch[: batch.index(RESTART) + 1]
+        hear(aggregator.add_events(worker, batch, now_ns))
+
     for _ in range(chance.randint(5, 60)):
         step, worker = chance.random(), chance.choice(ids)
-        if step < 0.5:
+        if is_faulty and step < 0.03:
+            for each in ids:
+                ahead[each] = [*chance.choice([[], ahead[each]]), RESTART]
+                held[each] = set()
+        elif step < 0.5:
             block = chance.choice("xyz!")
             for each in [worker] if chance.random() < disagreement else ids:
                 ahead[each].append(f"-{block}" if block in held[each] else block)
                 held[each] = set() if block == CLEAR else held[each] ^ {block}
         elif step < 0.85:
-            size = chance.randint(1, 4)
-            hear(aggregator.add_events(worker, ahead[worker][:size], now_ns))
-            del ahead[worker][:size]
+            deliver(worker, chance.randint(1, 4))
         elif step < 0.92:
             now_ns += chance.choice([SECOND // 10, 20 * SECOND if is_faulty else SECOND // 5])
             hear(aggregator.expire(now_ns))
         elif is_faulty and step < 0.96:
             hear(aggregator.add_events(worker, [], now_ns))
-            del ahead[worker][: chance.randint(1, 4)]
-            hear(aggregator.lose(worker, now_ns))
+            lost = [ahead[worker].pop(0) for _ in range(min(chance.randint(1, 4), len(ahead[worker])))]
+            for is_restart in (True, False) if RESTART in lost else (False,):
+                hear(aggregator.lose(worker, now_ns, is_restart=is_restart))
         elif is_faulty and len(ids) > 1:
             policy = chance.choice(["clear", "shrink", "hold"])
             hear(aggregator.remove_worker(worker, policy, now_ns))
             ids = aggregator.workers
     for worker in ids:
-        hear(aggregator.add_events(worker, ahead[worker], now_ns))
+        deliver(worker, len(ahead[worker]))
     for _ in range(100):
         now_ns += SECOND
         hear(aggregator.expire(now_ns))

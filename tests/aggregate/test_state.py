@@ -114,6 +114,24 @@ def test_a_state_is_a_copy() -> None:
     assert before == msgspec.msgpack.encode(state)
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_is_known_of_new_lives_survives(lost: bool) -> None:
+    """Else what a journal replays would release other events than those that have gone out."""
+    aggregator = toy_aggregator(["a", "b"])
+    for worker in "ab":
+        aggregator.add_events(worker, ["w"], SECOND)
+    aggregator.lose("a", SECOND, is_restart=True)
+    if lost:
+        aggregator.lose("a", SECOND)
+    aggregator.add_events("a", ["x"], SECOND)
+    restored = toy_aggregator(["a", "b"])
+    restored.restore(written_and_read(aggregator))
+    for each in (aggregator, restored):
+        each.lose("b", SECOND, is_restart=True)
+        each.add_events("b", ["x"], SECOND)
+        assert ([] if lost else ["x"]) == each.expire(2 * SECOND)
+
+
 def test_an_event_that_cannot_be_read_any_more_is_an_error() -> None:
     """The caller must not go on with half of the votes."""
     aggregator = toy_aggregator(["a", "b"])

@@ -260,6 +260,22 @@ def test_g30_a_number_that_goes_back_is_a_restart():
     assert "worker_restarted" in book.notices() or "batches_lost" in book.notices()
 
 
+def test_ranks_that_restart_together_lose_nothing_of_what_they_say_first():
+    """What an engine stores first most prompts begin with, and as long as it is cached it is not said again."""
+    other = BlockStored([3], None, list(range(16)), 16, medium="GPU")
+    book = Playbook("ab")
+    for worker in "ab":
+        book.send(worker, GPU)
+        book.send(worker, GPU)
+    book.wait(2)
+    assert [CLEAR] == book.send("a", other, seq=0, ts=9.0)
+    assert [] == book.send("a", GPU, seq=1, ts=9.1)
+    book.wait(0.1)
+    assert [] == [*book.send("b", other, seq=0, ts=9.0), *book.send("b", GPU, seq=1, ts=9.1)]
+    assert [other, GPU] == book.wait(2)
+    assert 2 == book.notices().count("worker_restarted")
+
+
 def test_a_gap_without_replay_is_a_declared_loss():
     """S5: never guess that nothing was lost."""
     book = Playbook("a")
