@@ -65,6 +65,7 @@ class BrokerJudge:
         self._expected: list[deque[tuple[int | None, Event, bool]]] = [deque() for _ in self.logs]
         self._released: Counter[tuple[int | None, bytes]] = Counter()
         self._quorums: dict[GroupKey, list[str]] = {}
+        self._quorums_now: dict[GroupKey, list[str]] | None = None
         self._heard: dict[tuple[int, bytes, int | None], tuple[int, int]] = {}
         self.blind: set[GroupKey] = set()
         self.losses = []
@@ -199,6 +200,8 @@ class BrokerJudge:
             lacks = [event for _, event, is_optional in expected if not is_optional]
             require(not lacks, "a view misses nothing", f"view {index} lacks {lacks[:3]}")
             expected.clear()
+        if self._quorums_now is not None:
+            self._quorums, self._quorums_now = self._quorums_now, None
 
     def judge_accounts(self) -> None:
         """Judge accounts and limits; slower, so not every turn.
@@ -339,13 +342,13 @@ class BrokerJudge:
     def _judge_release(self, group: str, sent: SentBatch) -> None:
         """No store is released more often than every worker of the quorum has said it."""
         rank = sent.data_parallel_rank
-        quorums = {(each.group, each.data_parallel_rank): each.quorum for each in self._node.status({}).groups}
-        before = self._quorums
-        if quorums != before:
+        before, quorums = self._quorums, self._quorums_now
+        if quorums is None:
+            status = self._node.status({})
+            quorums = self._quorums_now = {(each.group, each.data_parallel_rank): each.quorum for each in status.groups}
             if any(before.get(key, quorum) != quorum for key, quorum in quorums.items()):
                 self.counts["quorum changed"] += 1
                 self._released.clear()
-            self._quorums = quorums
         for event in sent.events:
             if isinstance(event, AllBlocksCleared):
                 self.counts["clear sent"] += 1
@@ -354,7 +357,7 @@ class BrokerJudge:
             identity = event.identity()
             self._released[rank, identity] += 1
             released = self._released[rank, identity]
-            # Who has joined since the last look may have done so behind this release.
+            # Who has joined in this turn may have done so behind this release.
             quorum = quorums[group, rank]
             for worker_id in [each for each in quorum if each in before.get((group, rank), quorum)]:
                 said = self._publishers[group, rank][worker_id].truth.said[identity]

@@ -157,3 +157,16 @@ def test_a_view_that_falls_silent_is_seen() -> None:
         court.judge.judge_beats(said)
     court.sends()
     court.judge.judge_beats(said)
+
+
+def test_who_joins_has_a_say_from_the_next_turn_on() -> None:
+    """In the turn itself what goes out may have been agreed on before."""
+    court = Court({"a0": [X, Y, X], "a1": []})
+    court.sends()
+    court.judge.judge_turn()
+    court.judge._quorums = {key: ["a0"] for key in court.judge._quorums}
+    court.sends(X)
+    court.sends(Y)
+    court.judge.judge_turn()
+    with pytest.raises(ViolationError, match="quorum did not say"):
+        court.sends(X)
