@@ -18,6 +18,7 @@ ROLES = {
     "relay": "kvbus.bench.middles",
     "a+": "kvbus.bench.assembly",
     "peer": "kvbus.bench.peer",
+    "pending": "kvbus.bench.pending",
     "soak-reader": "kvbus.bench.soak_reader",
     "soak-worker": "kvbus.bench.soak_worker",
 }

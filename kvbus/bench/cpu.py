@@ -13,7 +13,7 @@ import msgspec
 
 from kvbus.bench.processes import BenchError
 
-__all__ = ["CpuTime", "cpu_time", "resident_bytes", "settled_cpu_time"]
+__all__ = ["CpuTime", "anonymous_bytes", "cpu_time", "resident_bytes", "settled_cpu_time"]
 
 _PROC = Path("/proc")
 
@@ -96,3 +96,18 @@ def resident_bytes(pid: int) -> int:
     except (OSError, IndexError, ValueError) as error:
         raise BenchError(f"the memory of a process cannot be read, which takes Linux: {error}") from None
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def anonymous_bytes() -> int:
+    """Return how much memory this process itself has in use, without files that it looks into.
+
+    Raises:
+        BenchError: The system does not tell.
+    """
+    try:
+        for line in (_PROC / "self" / "status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    except OSError as error:
+        raise BenchError(f"the memory of a process cannot be read, which takes Linux: {error}") from None
+    raise BenchError("the memory of a process cannot be read: the system does not tell anonymous pages apart")
