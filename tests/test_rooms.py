@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "config": NOUNS | {"views", "security"},  # a view's options hold its filter
     "security": NOUNS | {"connections", "sockets"},
     "settings": NOUNS | {"views"},
+    "discovery": NOUNS | {"settings"},
     "wire": NOUNS,
     "streams": NOUNS | {"wire"},
     "aggregate": NOUNS,
@@ -34,7 +35,7 @@ MAY_IMPORT = {
     "connections": NOUNS | {"sockets", "security"},
     "sockets": NOUNS | {"ipc", "connections", "security"},
     "ops": NOUNS | {"broker", "streams"},
-    "broker": NOUNS | {"wire", "streams", "aggregate", "views", "sockets", "security", "connections"},
+    "broker": NOUNS | {"discovery", "wire", "streams", "aggregate", "views", "sockets", "security", "connections"},
     "publisher": NOUNS | {"wire", "streams", "sockets", "security", "connections"},
     "subscriber": NOUNS | {"wire", "streams", "views", "sockets", "security", "connections"},
     "doctor": NOUNS | {"wire", "views", "settings", "sockets", "connections"},
@@ -47,6 +48,7 @@ MAY_IMPORT = {
 # What is in these is pure, and so may import only what is pure.
 PURE = NOUNS | {
     "settings",
+    "discovery",
     "security",
     "wire",
     "streams",
@@ -68,6 +70,8 @@ SHELLS = {
     "kvbus.broker.locks",
     "kvbus.broker.loop",
     "kvbus.broker.server",
+    "kvbus.discovery.lookups",
+    "kvbus.discovery.watch",
     "kvbus.security.doors",
     "kvbus.security.gate",
     "kvbus.security.key_files",

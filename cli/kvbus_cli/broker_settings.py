@@ -26,6 +26,7 @@ __all__ = ["FLAGS", "BrokerSettings", "LoadedBroker", "flags_of", "read_toml"]
 
 FLAGS: Final[Mapping[str, OptionPath]] = {
     "--worker": ("workers",),
+    "--discover": ("discovery",),
     "--ingest": ("ingest", "endpoint"),
     "--workers": ("ingest", "workers"),
     "--topics": ("ingest", "topics"),

@@ -6,14 +6,19 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
+
+import msgspec
 
 from kvbus.broker.change import Change
 from kvbus.broker.loop import BrokerLoop
 from kvbus.broker.notices import Notice
 from kvbus.broker.status import BrokerStatus
 from kvbus.config import BrokerConfig
+from kvbus.discovery.book import Told
+from kvbus.discovery.watch import DiscoveryWatch
 from kvbus.errors import ConfigError, KvbusError, UsageError
 
 __all__ = ["Broker"]
@@ -22,6 +27,11 @@ T = TypeVar("T")
 
 CALL_TIMEOUT_S = 10.0
 """Longest wait for the loop to answer. A turn takes milliseconds; a loop that needs longer is stuck."""
+
+
+FIRST_LOOK_S = 3.0
+"""How long a start waits for the first answer of every place where workers are looked for: with them at hand, a journal goes on
+where it was. Places that take longer, or are down, stop nobody; their workers join later."""
 
 
 class Broker:
@@ -53,6 +63,7 @@ class Broker:
             raise UsageError(f"a broker takes a BrokerConfig, as BrokerConfig.of makes it, not {type(config).__name__}")
         config.validate()
         self.config = config
+        self._said = config
         self._tell = tell or _ignore
         self._seed = seed
         self._loop: BrokerLoop | None = None
@@ -60,6 +71,8 @@ class Broker:
         self._failure: BaseException | None = None
         self._ended = threading.Event()
         self._process_id: int | None = None
+        self._change_lock = threading.Lock()
+        self._watch: DiscoveryWatch | None = None
 
     @property
     def endpoints(self) -> dict[str, str]:
@@ -79,14 +92,22 @@ class Broker:
         """
         if self._thread is not None:
             raise UsageError("a broker can be started once")
+        with self._change_lock:
+            self._process_id = os.getpid()
+            self._find_workers()
+            self._start_thread()
+        if self._failure is not None:
+            self._stop_watch()
+            raise self._failure
+
+    def _start_thread(self) -> None:
+        """Start the loop's thread, and wait until everything is open, or is not."""
         opened = threading.Event()
-        self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._run, args=(opened,), name="kvbus-broker", daemon=True)
         self._thread.start()
         opened.wait()
         if self._failure is not None:
             self._thread.join()
-            raise self._failure
 
     def stop(self) -> None:
         """Take no more input, send what has been released, and close. Harmless when not running, twice, and in a fork.
@@ -98,6 +119,7 @@ class Broker:
         """
         if self._thread is None or self._loop is None or self._process_id != os.getpid():
             return
+        self._stop_watch()
         self._loop.stop()
         self._thread.join(CALL_TIMEOUT_S + self.config.linger_s)
         if self._thread.is_alive():
@@ -129,8 +151,9 @@ class Broker:
         Raises:
             UsageError: Not started, or the loop is stuck.
         """
-        loop = self._running()
-        return self._call(loop.status, timeout_s)
+        status = self._call(self._running().status, timeout_s)
+        watch = self._watch
+        return status if watch is None else msgspec.structs.replace(status, discovery=watch.status)
 
     def silence_s(self) -> float | None:
         """Return for how long the loop has not begun a turn, seconds; well above a second it is stuck. `None` = it has ended.
@@ -145,6 +168,7 @@ class Broker:
         """Go on with another configuration without dropping what stays.
 
         Workers and seats come and go, and what happens when one is lost (`on_loss`, `on_departure`, `worker_timeout_s`) changes.
+        Workers that were discovered stay.
 
         Args:
             config: What to run from now on.
@@ -158,6 +182,19 @@ class Broker:
             UsageError: Not started, has ended, or the loop is stuck.
         """
         config.validate()
+        self._running()
+        with self._change_lock:
+            changed = self._change(self._with_discovered(config))
+            self._said = config
+        return changed
+
+    def _change(self, config: BrokerConfig) -> Change:
+        """Have the loop go on with another configuration.
+
+        Raises:
+            ConfigError: It cannot; the broker goes on as before.
+            UsageError: It has ended, or the loop is stuck.
+        """
         loop = self._running()
 
         def change() -> Change | KvbusError:
@@ -171,6 +208,64 @@ class Broker:
             raise changed
         self.config = config
         return changed
+
+    def _find_workers(self) -> None:
+        """Look for workers before anything is opened, if there is where to look, and go on looking."""
+        if not self._said.discovery:
+            return
+        self._watch = DiscoveryWatch(self._said.discovery, self._take_discovered, self._pass_on)
+        self._watch.start()
+        if not self._watch.wait_first(FIRST_LOOK_S):
+            self._pass_on(Told("warning", "discovery_takes_long", {"waited_s": FIRST_LOOK_S}))
+        try:
+            self.config = self._with_discovered(self._said)
+        except ConfigError as error:
+            self._refuse(error)
+
+    def _with_discovered(self, config: BrokerConfig) -> BrokerConfig:
+        """Return a configuration with the workers that were discovered.
+
+        Raises:
+            ConfigError: They do not go together.
+        """
+        if self._watch is None:
+            return config
+        merged = msgspec.structs.replace(config, workers=config.workers + self._watch.workers)
+        merged.validate()
+        return merged
+
+    def _take_discovered(self) -> None:
+        """Go on with the workers that are there now; on the thread that looks for them."""
+        with self._change_lock:
+            if self._loop is None or self._ended.is_set():
+                return  # `start` takes them, or there is nobody any more
+            try:
+                config = self._with_discovered(self._said)
+                if config == self.config:
+                    return
+                change = self._change(config)
+            except ConfigError as error:
+                self._refuse(error)
+                return
+            except UsageError:
+                return  # it ends
+        added, removed = ([worker.worker_id for worker in workers] for workers in (change.added, change.removed))
+        self._pass_on(Told("info", "discovered", {"added": added, "removed": removed}))
+
+    def _refuse(self, error: ConfigError) -> None:
+        """Say why workers that were discovered are not taken; all goes on as before."""
+        for problem in error.problems:
+            self._pass_on(Told("warning", "discovery_refused", {"problem": str(problem)}))
+
+    def _pass_on(self, told: Told) -> None:
+        """Have a notice told on the loop's thread, like all others; before and after its life on this one."""
+        notice = Notice(told.level, told.name, told.fields)
+        if self._loop is None or not self._loop.call(partial(self._tell, notice)):
+            self._tell(notice)
+
+    def _stop_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
 
     def _call(self, question: Callable[[], T], timeout_s: float = CALL_TIMEOUT_S) -> T:
         """Have the loop's thread answer a question."""

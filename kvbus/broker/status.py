@@ -13,6 +13,7 @@ from kvbus.broker.meter import Histogram, Meter
 from kvbus.broker.output import Output
 from kvbus.broker.presence import WorkerState
 from kvbus.broker.rankgroup import MILLISECONDS_FROM, RankGroup
+from kvbus.discovery.book import PlaceStatus
 from kvbus.errors import UsageError
 from kvbus.security.refusals import SocketStatus
 
@@ -282,6 +283,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
             there is `no_clock` in their stamps.
         forwards: Seconds from taking the first message behind an output batch to handing it to ZeroMQ, by view.
         sockets: Every socket but those of single replay requests: who is connected, and who did not get in.
+        discovery: One a place where workers are looked for.
     """
 
     batches: int
@@ -298,6 +300,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     ages_unknown: dict[str, dict[str, int]] = {}
     forwards: list[HistogramStatus] = []
     sockets: list[SocketStatus] = []
+    discovery: list[PlaceStatus] = []
 
 
 def status_of(node: BrokerNode, endpoints: Mapping[str, str], now_ns: int | None = None) -> BrokerStatus:

@@ -6,6 +6,7 @@ no environment: what is in them is given to it.
 """
 
 from kvbus.config.broker import BrokerConfig
+from kvbus.config.discovery import DiscoveryConfig, parse_discovery
 from kvbus.config.groups import DeparturePolicy, GroupConfig, GroupPolicy, LossPolicy
 from kvbus.config.workers import IngestConfig, WorkerConfig, parse_worker
 from kvbus.views.config import ViewConfig
@@ -13,11 +14,13 @@ from kvbus.views.config import ViewConfig
 __all__ = [
     "BrokerConfig",
     "DeparturePolicy",
+    "DiscoveryConfig",
     "GroupConfig",
     "GroupPolicy",
     "IngestConfig",
     "LossPolicy",
     "ViewConfig",
     "WorkerConfig",
+    "parse_discovery",
     "parse_worker",
 ]

@@ -9,6 +9,7 @@ import msgspec
 
 from kvbus.config.address import parse_address
 from kvbus.config.curve import curve_problems
+from kvbus.config.discovery import DiscoveryConfig
 from kvbus.config.groups import DeparturePolicy, GroupConfig, GroupPolicy, LossPolicy
 from kvbus.config.places import Place, collisions, place_of
 from kvbus.config.workers import IngestConfig, WorkerConfig, parse_worker
@@ -25,6 +26,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         workers: Workers to subscribe to; or none, with `ingest`.
         ingest: Socket for workers that connect by themselves; or `None`, with `workers`.
+        discovery: Places where workers are looked for while the broker runs, besides `workers`; names unique.
         groups: Worker groups that differ from the others; names unique, each of a worker that there is.
         views: Outputs; at least one, names unique.
         on_loss: What a declared loss does, in groups that do not say; see `GroupPolicy`.
@@ -75,6 +77,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     workers: tuple[WorkerConfig, ...] = ()
     ingest: IngestConfig | None = None
+    discovery: tuple[DiscoveryConfig, ...] = ()
     groups: tuple[GroupConfig, ...] = ()
     views: tuple[ViewConfig, ...] = (ViewConfig(),)
     on_loss: LossPolicy = "clear"
@@ -173,13 +176,19 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(problems)
 
     def _problems(self) -> Iterator[Problem]:
-        if not self.workers and self.ingest is None:
-            yield Problem("workers", "", "give at least one worker, or an ingest socket with the number of its workers")
-        if self.workers and self.ingest is not None:
+        if not self.workers and not self.discovery and self.ingest is None:
+            reason = (
+                "give at least one worker, a place to discover some, or an ingest socket with the number of its workers"
+            )
+            yield Problem("workers", "", reason)
+        if (self.workers or self.discovery) and self.ingest is not None:
             yield Problem("ingest.endpoint", self.ingest.endpoint, "cannot be combined with workers to connect to")
+        for index, place in enumerate(self.discovery):
+            yield from place.problems(f"discovery[{index}].")
         for index, worker in enumerate(self.workers):
             yield from worker.problems(f"workers[{index}].endpoint", f"workers[{index}].replay_endpoint")
         yield from _repeated("workers", "worker_id", "worker id", [worker.worker_id for worker in self.workers])
+        yield from _repeated("discovery", "name", "name of a place", list(map(_shown, self.discovery)))
         if self.ingest is not None:
             yield from self.ingest.problems()
         yield from self._group_problems()
@@ -244,7 +253,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.ingest is not None:
             yield from place_of("ingest.endpoint", self.ingest.endpoint)
         if self.http not in ("auto", "none"):
-            yield from place_of("http", f"tcp://{self.http}")
+            try:
+                host, port = parse_address(self.http, "http")
+            except ConfigError:
+                return  # said by its own check
+            yield from place_of("http", f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
 
     def _group_problems(self) -> Iterator[Problem]:
         policy = GroupPolicy(
@@ -269,7 +282,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 quorum="all" if group.quorum is None else group.quorum,
             )
             yield from own.problems(f"groups[{index}].")
-            if group.name not in known:
+            if group.name not in known and not self.discovery:
                 yield Problem(f"groups[{index}].name", group.name, "no worker is of this group")
         yield from _repeated("groups", "name", "group name", [group.name for group in self.groups])
 
@@ -282,12 +295,22 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def _stray_groups(self, field: str, view: ViewConfig) -> Iterator[Problem]:
         """Yield groups that a view asks for and no worker is in."""
+        if self.discovery:
+            return
         known = dict.fromkeys(worker.group for worker in self.workers)
         if self.ingest is not None:
             known[self.ingest.group] = None
         for group in view.groups:
             if group not in known:
                 yield Problem(field, group, f"no worker is in this group; there are {', '.join(known)!r}")
+
+
+def _shown(place: DiscoveryConfig) -> str:
+    """Return the name of a place; one that cannot be read has been complained about."""
+    try:
+        return place.shown
+    except ConfigError:
+        return f"{place.kind}:{place.target}"
 
 
 def _repeated(table: str, option: str, noun: str, values: list[str]) -> Iterator[Problem]:

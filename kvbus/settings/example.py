@@ -36,6 +36,8 @@ _EXAMPLES: Final[Mapping[tuple[str, str], Any]] = {
     ("workers", "worker_id"): "vllm-0",
     ("workers", "endpoint"): "tcp://127.0.0.1:5557",
     ("groups", "name"): "",
+    ("discovery", "kind"): "dns",
+    ("discovery", "target"): "vllm-headless:5557",
     ("views", "medium"): ["GPU", "CPU"],
     ("views", "locality"): [NOTHING, "LOCAL"],
     ("views", "group_idx"): [0],

@@ -35,6 +35,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from kvbus.config.broker import BrokerConfig
+from kvbus.config.discovery import DiscoveryConfig, parse_discovery
 from kvbus.config.workers import WorkerConfig, parse_worker
 from kvbus.endpoints import parse_ranks
 from kvbus.errors import ConfigError, Problem
@@ -42,7 +43,7 @@ from kvbus.settings.catalogue import is_optional, list_of, options_of, struct_in
 from kvbus.views.config import ViewConfig
 from kvbus.views.profiles import FILTER_OPTIONS
 
-__all__ = ["NOTHING", "broker_config", "broker_problems", "readable_broker_config"]
+__all__ = ["NOTHING", "broker_config", "broker_problems", "read_workers", "readable_broker_config"]
 
 NOTHING = "none"
 """How a file, a variable or a flag says that an option is not set."""
@@ -94,6 +95,27 @@ def readable_broker_config(document: Mapping[str, Any]) -> BrokerConfig:
     return _read(document)[0]
 
 
+def read_workers(elements: Any, field: str = "workers") -> tuple[WorkerConfig, ...]:
+    """Read a list of workers, and check each by itself and all together.
+
+    Args:
+        elements: As in a parsed file: texts as typed after `--worker`, or tables.
+        field: Names the list, for errors.
+
+    Raises:
+        ConfigError: With everything that is wrong.
+    """
+    reader = _Reader()
+    workers = reader.value(elements, tuple[WorkerConfig, ...], field)
+    problems = list(reader.problems)
+    for index, worker in enumerate(() if problems else workers):
+        problems += worker.problems(f"{field}[{index}].endpoint", f"{field}[{index}].replay_endpoint")
+    if problems:
+        raise ConfigError(problems)
+    found: tuple[WorkerConfig, ...] = workers
+    return found
+
+
 def _read(document: Mapping[str, Any]) -> tuple[BrokerConfig, list[Problem]]:
     """Read what can be read; the rest is as by default."""
     reader = _Reader()
@@ -127,9 +149,10 @@ class _Reach(NamedTuple):
         if named.match(problem.field) or named.search(problem.reason) or problem.field == self.table:
             return True
         # Who is there decides which groups and ranks there are.
-        return self.whole in {"workers", "ingest"} and (
-            problem.field in {"workers", "ingest"} or "group" in problem.field
-        )
+        return self.whole in _SOURCES and (problem.field in _SOURCES or "group" in problem.field)
+
+
+_SOURCES = frozenset({"workers", "ingest", "discovery"})
 
 
 class _Reader:
@@ -137,7 +160,11 @@ class _Reader:
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self._forms: dict[_Struct, _Read] = {WorkerConfig: self._worker, ViewConfig: self._view}
+        self._forms: dict[_Struct, _Read] = {
+            WorkerConfig: partial(self._typed, WorkerConfig, parse_worker),
+            DiscoveryConfig: partial(self._typed, DiscoveryConfig, parse_discovery),
+            ViewConfig: self._view,
+        }
 
     def struct(self, kind: type[_S], table: Any, path: str) -> _S | None:
         """Read a table as a struct; `None` where what it needs is not there."""
@@ -187,14 +214,14 @@ class _Reader:
                     found[key] = result
         return found
 
-    def _worker(self, value: Any, path: str) -> WorkerConfig | None:
-        """Read a worker: as typed after `--worker`, or a table; one that was typed has been read already."""
-        if isinstance(value, WorkerConfig):
+    def _typed(self, kind: type[_S], parse: Callable[[str, str], _S], value: Any, path: str) -> _S | None:
+        """Read what may stand as it is typed after a flag, or as a table; what was typed has been read already."""
+        if isinstance(value, kind):
             return value
         if not isinstance(value, str):
-            return self.struct(WorkerConfig, value, path)
+            return self.struct(kind, value, path)
         try:
-            return parse_worker(value, path)
+            return parse(value, path)
         except ConfigError as error:
             self.problems += error.problems
             return None
@@ -247,6 +274,7 @@ class _Reader:
 
 _RANKS: dict[_Struct, Callable[[_Reader, Any, str], Any]] = {
     WorkerConfig: _Reader.worker_ranks,
+    DiscoveryConfig: _Reader.worker_ranks,
     ViewConfig: _Reader.view_ranks,
 }
 """Options that are written in a form of their own."""
@@ -256,6 +284,8 @@ def _stand_in(kind: _Struct, index: int) -> Any:
     """Return an element that takes the place of one that could not be read, so that the others keep their numbers."""
     if kind is WorkerConfig:
         return WorkerConfig(worker_id=f"unreadable worker {index}", endpoint=f"inproc://unreadable-{index}")
+    if kind is DiscoveryConfig:
+        return DiscoveryConfig(kind="file", target=f"unreadable-{index}")
     names = {field.name: f"unreadable {index}" for field in msgspec.structs.fields(kind) if field.required}
     if kind is ViewConfig:
         names = {"name": f"unreadable {index}", "endpoint": f"inproc://unreadable-view-{index}"}

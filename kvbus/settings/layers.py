@@ -26,7 +26,8 @@ __all__ = ["DEFAULT", "ONLY", "Layers", "Origin", "Row", "Setting", "path_in"]
 ONLY: Final = -1
 """Index in a path that means: the only element of the list, and a problem if there are several."""
 
-_RIVALS: Final = (("workers", "ingest"), ("ingest", "workers"))
+_RIVALS: Final = (("workers", ("ingest",)), ("ingest", ("workers", "discovery")), ("discovery", ("ingest",)))
+"""Which options take the place of which others."""
 
 
 class Origin(NamedTuple):
@@ -107,9 +108,11 @@ class Layers:
             settings: What it says; a whole table or list before its parts.
         """
         named = {setting.path[0] for setting in settings}
-        for one, other in _RIVALS:
-            if one in named and (other not in named or one == "workers"):
-                self._forget((other,))
+        for one, others in _RIVALS:
+            for other in others:
+                # Said in one place, both stay for the check to refuse; but what a weaker place says of the socket goes.
+                if one in named and (other not in named or other == "ingest"):
+                    self._forget((other,))
         for setting in settings:
             self._put(setting)
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
+from kvbus.config.discovery import DiscoveryConfig
 from kvbus.config.workers import WorkerConfig
 from kvbus.settings.catalogue import Option, StructType, list_of, options_of, parts_of, struct_in
 from kvbus.settings.file import NOTHING
@@ -23,14 +24,23 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _PLAIN: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
-_TYPED = {
-    "type": "string",
-    "pattern": "://",
-    "description": "As typed after --worker: [id=]endpoint[,replay=endpoint][,ranks=0-3][,group=name]",
+_TYPED: dict[StructType, dict[str, Any]] = {
+    WorkerConfig: {
+        "type": "string",
+        "pattern": "://",
+        "description": "As typed after --worker: [id=]endpoint[,replay=endpoint][,ranks=0-3][,group=name]",
+    },
+    DiscoveryConfig: {
+        "type": "string",
+        "pattern": "^(file|dns|vllm|sglang):",
+        "description": "As typed after --discover: kind:target[,name=name][,replay=port][,ranks=0-3][,group=name]",
+    },
 }
+"""Tables that may stand as they are typed."""
 
 _RANKS: dict[StructType, dict[str, Any]] = {
     WorkerConfig: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer", "minimum": 0}}]},
+    DiscoveryConfig: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer", "minimum": 0}}]},
     ViewConfig: {"type": "array", "items": {"anyOf": [{"type": "integer", "minimum": 0}, {"const": NOTHING}]}},
 }
 """Options that are written in a form of their own."""
@@ -94,8 +104,8 @@ def _choices(hint: Any, definitions: dict[str, Any]) -> Iterator[dict[str, Any]]
             if inner.__name__ not in definitions:
                 definitions[inner.__name__] = {}
                 definitions[inner.__name__] = _table(inner, definitions)
-            if inner is WorkerConfig:
-                yield _TYPED
+            if inner in _TYPED:
+                yield _TYPED[inner]
             yield {"$ref": f"#/$defs/{inner.__name__}"}
 
 

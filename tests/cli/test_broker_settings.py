@@ -201,3 +201,15 @@ def test_what_was_not_typed_is_no_flag():
         {"topics": "a,,b", "hwm": 0, "worker": [], "journal_reset": False, "age": None, "seconds": 1.0}
     )
     assert {"--journal-reset": True} == flags_of({"journal_reset": True})
+
+
+def test_places_to_discover_workers_are_typed_or_written(path):
+    """And take the place of an ingest socket of the file, as workers do."""
+    config = settings(None, {"--discover": ["dns:pods:5557", "vllm:http://e:8000"]}).load()
+    assert ["dns", "vllm"] == [place.kind for place in config.discovery]
+    path.write_text("[ingest]\nworkers = 2\n")
+    assert settings(path, {"--discover": ["dns:pods:5557"]}).load().ingest is None
+    path.write_text('discovery = ["dns:pods:5557", { kind = "file", target = "x", interval_s = 1 }]\n')
+    assert 1.0 == settings(path).load().discovery[1].interval_s
+    assert settings(path, {"--ingest": "tcp://127.0.0.1:0", "--workers": 1}).load().discovery == ()
+    assert problems(settings(None, {"--discover": ["dns:pods"]}))[0].startswith("--discover: the port is missing")

@@ -87,6 +87,16 @@ def test_two_things_on_one_port_are_refused():
     assert ["views[0].replay_endpoint: port 1 is also that of views[0].endpoint (got 'tcp://x:1')"] == problems(same)
 
 
+def test_http_is_in_nobodys_place():
+    taken = BrokerConfig(workers=(WORKER,), http="127.0.0.1:5600")
+    assert ["http: port 5600 is also that of views[0].endpoint (got 'tcp://127.0.0.1:5600')"] == problems(taken)
+    assert ["http: port 5600 is also that of views[0].endpoint (got 'tcp://127.0.0.1:5600')"] == problems(
+        BrokerConfig(workers=(WORKER,), http=":5600")
+    )
+    BrokerConfig(workers=(WORKER,), http="127.0.0.1:0").validate()
+    assert 1 == len(problems(BrokerConfig(workers=(WORKER,), http="nonsense")))
+
+
 def test_ports_that_the_system_chooses_never_collide():
     view = ViewConfig(endpoint="tcp://127.0.0.1:0", replay_endpoint="tcp://127.0.0.1:0")
     BrokerConfig(workers=(WORKER,), views=(view,)).validate()

@@ -59,6 +59,14 @@ def broker(
             "--engine-ranks", metavar="N", help="Its data-parallel ranks, each on port + rank.", show_default="1"
         ),
     ] = None,
+    discover: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--discover",
+            metavar="KIND:TARGET[,replay=PORT][,ranks=0-3][,group=G]",
+            help="Workers that come and go: file:PATH, dns:HOST:PORT, vllm:URL or sglang:URL; repeat for more.",
+        ),
+    ] = None,
     ingest: Annotated[
         str | None,
         typer.Option("--ingest", metavar="ENDPOINT", help="Bind here and let workers connect, told apart by topic."),
