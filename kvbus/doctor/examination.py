@@ -34,8 +34,8 @@ SHARE_MESSAGES = 64
 HEARD_FOR_REPLAY = 8
 """Messages after which the replay endpoint is asked: enough to compare."""
 
-ANSWER_S = 2.0
-"""How long an answer is waited for: twenty times what an idle engine takes."""
+QUIET_S = 3.0
+"""Silence after which it is asked all the same: the publisher is idle, or has never said anything."""
 
 TURN_S = 0.1
 """Longest time between two looks at the clock."""
@@ -55,6 +55,7 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
         seconds: Longest time to listen, > 0.
         batches: Batches of a target that are enough, ≥ 1.
         knock_s: Longest time to wait for somebody at an endpoint, seconds, > 0.
+        answer_s: Longest time to wait for the answer to a replay request, seconds, > 0, though the time to listen is over.
         listens: Whether to bind where nobody listens, to find out whether a publisher connects there. An engine that starts at
             that moment finds its port taken.
     """
@@ -62,6 +63,7 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 10.0
     batches: int = 100
     knock_s: float = 2.0
+    answer_s: float = 2.0
     listens: bool = False
 
 
@@ -114,8 +116,7 @@ def _knock(evidences: Sequence[Evidence], effort: Effort) -> None:
             wanted.append((evidence, "replay", target.replay))
         elif target.role is not Role.INGEST:
             wanted += [(evidence, "nearby", each) for each in replay_candidates(target.endpoint)]
-    seconds = min(effort.knock_s, effort.seconds)
-    _note(wanted, knock_at([endpoint for _, _, endpoint in wanted], seconds))
+    _note(wanted, knock_at([endpoint for _, _, endpoint in wanted], effort.knock_s))
     # A second round where nobody listens: the port may be another one.
     others: list[_Wanted] = [
         (evidence, "publisher", each)
@@ -123,7 +124,7 @@ def _knock(evidences: Sequence[Evidence], effort: Effort) -> None:
         if evidence.knock is not None and evidence.knock.contact is Contact.REFUSED
         for each in publisher_candidates(evidence.target.endpoint)
     ]
-    _note(others, knock_at([endpoint for _, _, endpoint in others], seconds))
+    _note(others, knock_at([endpoint for _, _, endpoint in others], effort.knock_s))
 
 
 def _note(wanted: Sequence[_Wanted], knocks: Sequence[Knock]) -> None:
@@ -141,23 +142,33 @@ def _note(wanted: Sequence[_Wanted], knocks: Sequence[Knock]) -> None:
 
 def _listen(looks: Sequence[_Look], effort: Effort, is_told_to_stop: Callable[[], bool]) -> None:
     """Take what comes until the time is over or nothing is left to learn."""
-    began = time.monotonic()
     poller = zmq.Poller()
     for socket in (socket for look in looks for socket in look.sockets()):
         poller.register(socket, zmq.POLLIN)
-    while (passed := time.monotonic() - began) < effort.seconds:
-        if is_told_to_stop() or all(look.is_settled for look in looks):
-            break
+    # The time to listen begins when everybody who answered is connected.
+    until = time.monotonic() + effort.knock_s
+    while any(look.is_connecting for look in looks) and not is_told_to_stop() and time.monotonic() < until:
+        _turn(looks, poller)
+    began = time.monotonic()
+    while not is_told_to_stop() and not all(look.is_settled for look in looks):
+        passed = time.monotonic() - began
         for look in looks:
             asking = look.ask(passed)
             if asking is not None:
                 poller.register(asking, zmq.POLLIN)
-        poller.poll(max(1, round(1000 * min(TURN_S, effort.seconds - passed))))
-        for look in looks:
-            look.take()
+        if passed >= effort.seconds and not any(look.is_asking for look in looks):
+            break
+        _turn(looks, poller, min(TURN_S, max(effort.seconds - passed, TURN_S / 10)))
     for look in looks:
         look.take()
         look.evidence.seconds = time.monotonic() - began
+
+
+def _turn(looks: Sequence[_Look], poller: zmq.Poller, seconds: float = TURN_S) -> None:
+    """Wait until something comes, and take it."""
+    poller.poll(max(1, round(1000 * seconds)))
+    for look in looks:
+        look.take()
 
 
 class _Look:
@@ -186,7 +197,7 @@ class _Look:
             except ConfigError as error:
                 evidence.bind_error = error.problems[0].reason
                 there = msgspec.structs.replace(target.endpoint, mode="connect", host=_loopback(target.endpoint))
-                evidence.knock = knock_at([there], min(self._effort.knock_s, self._effort.seconds))[0]
+                evidence.knock = knock_at([there], self._effort.knock_s)[0]
         elif _may_publish(evidence.knock):
             self._live = self._subscriber(target.endpoint)
         elif self._effort.listens and evidence.knock is not None and evidence.knock.contact is Contact.REFUSED:
@@ -214,14 +225,26 @@ class _Look:
         """Whether the replay endpoint has answered, will not, or cannot be asked."""
         if not _may_answer(self.evidence.replay_knock) or self.evidence.answers.is_complete:
             return True
-        return self._asked is not None and time.monotonic() > self._asked_at + ANSWER_S
+        return self._asked is not None and time.monotonic() > self._asked_at + self._effort.answer_s
+
+    @property
+    def is_connecting(self) -> bool:
+        """Whether a publisher has answered a knock, and is not connected yet."""
+        return self._live is not None and _may_publish(self.evidence.knock) and not self.evidence.is_reached
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether an answer is under way."""
+        return self._asked is not None and not self._has_answer
 
     def ask(self, passed_s: float) -> zmq.Socket[bytes] | None:
         """Ask the replay endpoint once it is time; returns the socket to poll when it has just been asked."""
         evidence = self.evidence
         replay = evidence.target.replay
         is_time = (
-            self._live is None or evidence.heard.messages >= HEARD_FOR_REPLAY or passed_s >= self._effort.seconds / 2
+            self._live is None
+            or evidence.heard.messages >= HEARD_FOR_REPLAY
+            or passed_s >= min(self._effort.seconds / 2, QUIET_S)
         )
         if self._asked is not None or replay is None or not is_time or not _may_answer(evidence.replay_knock):
             return None

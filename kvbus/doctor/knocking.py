@@ -1,6 +1,6 @@
 """Knocks at endpoints with plain sockets: is somebody there, and who? One of the two shells of this room.
 
-Many at a time, in one thread, within a time limit. A peer sees a connection that greets and leaves; nothing is subscribed.
+Many at a time, in one thread, within a time limit. A peer sees a connection that comes, greets and goes; nothing is subscribed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import selectors
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from kvbus.doctor.evidence import Contact, Knock
 from kvbus.doctor.zmtp import Greeting, Handshake, Stage
@@ -108,7 +109,7 @@ class _Visit:
         greeting = self._handshake.receive(data)
         is_over = greeting.stage is not Stage.BEGUN
         self.knock = Knock(Contact.GREETED if is_over else Contact.SILENT, greeting)
-        if not is_over:
+        with suppress(OSError):  # it may have gone, which is told by what comes next, if anything has to
             self._send()
         return not is_over
 

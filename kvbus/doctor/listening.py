@@ -69,7 +69,9 @@ def _silent(evidence: Evidence, where: str) -> Finding:
     never = answers.has_ended
     return Finding(
         cause=Cause.EVENTS_DISABLED if never else Cause.NOTHING_PUBLISHED,
-        severity=Severity.PROBLEM,
+        severity=Severity.WARNING
+        if evidence.target.replay is not None and answers.start_seq is None
+        else Severity.PROBLEM,
         where=where,
         seen=f"connected for {seconds} without an event"
         + (", and its replay endpoint says that nothing was ever published" if never else ""),

@@ -1,8 +1,9 @@
 """The greeting of the ZMTP protocol, read by hand: what kind of socket is at the other end, and which security it asks for.
 
 ZeroMQ itself retries in silence whatever is wrong: a port where a web server listens, a publisher that wants CURVE, a ROUTER in
-place of a PUB. So before a ZeroMQ socket is opened, the first bytes of a connection are exchanged here. We say who we are (no
-security), listen to who they are, and leave before the handshake is complete: the peer sees a connection that came and went.
+place of a PUB. So before a ZeroMQ socket is opened, the first bytes of a connection are exchanged here. We listen to who they
+are, say who we are where that ends the handshake well, and leave: the peer sees a connection that came and went, and has nothing
+to complain about.
 
 ```
 greeting   FF 00×7 01 7F | 03 minor | mechanism, 20 bytes | as-server | 00×31
@@ -29,7 +30,11 @@ OPENING = b"\xff" + bytes(7) + b"\x01\x7f" + b"\x03\x00"
 another one hangs up without a word."""
 
 _REST = b"NULL".ljust(20, b"\0") + bytes(32)
-"""What we say to a peer without security. It names no kind of socket; that comes in READY, which is never sent."""
+"""What we say to a peer without security."""
+
+_OPPOSITES = {"PUB": b"SUB", "XPUB": b"SUB", "ROUTER": b"DEALER"}
+"""What we say that we are, to a peer that serves many and does not mind one that leaves. To others we say nothing, and just go: a
+SUB that counts its publishers would miss us."""
 
 _READ_MAX = 4_096
 """Bytes of a handshake that are looked at: libzmq's takes about a hundred."""
@@ -80,6 +85,7 @@ class Handshake:
         self.to_send = OPENING
         self._data = b""
         self._has_answered = False
+        self._has_said_goodbye = False
 
     def receive(self, data: bytes) -> Greeting:
         """Take further bytes.
@@ -104,7 +110,12 @@ class Handshake:
         if not self._has_answered:
             self._has_answered = True
             self.to_send += _REST
-        return _ready(seen[_GREETING_BYTES:], mechanism)
+        greeting = _ready(seen[_GREETING_BYTES:], mechanism)
+        opposite = _OPPOSITES.get(greeting.socket_type)
+        if opposite is not None and not self._has_said_goodbye:
+            self._has_said_goodbye = True
+            self.to_send += _ready_of(opposite)
+        return greeting
 
 
 def _may_be_signature(start: bytes) -> bool:
@@ -134,6 +145,13 @@ def _ready(data: bytes, mechanism: str) -> Greeting:
     properties = _properties(body[6:])
     socket_type = properties.get("socket-type", b"").decode("ascii", "replace")
     return Greeting(Stage.KNOWN, mechanism, socket_type) if socket_type else refused
+
+
+def _ready_of(socket_type: bytes) -> bytes:
+    """Write the command by which we say what we are."""
+    body = b"\x05READY" + b"\x0bSocket-Type" + len(socket_type).to_bytes(4, "big") + socket_type
+    body += b"\x08Identity" + bytes(4)
+    return bytes((_COMMAND, len(body))) + body
 
 
 def _properties(data: bytes) -> dict[str, bytes]:

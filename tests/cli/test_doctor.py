@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -68,6 +71,23 @@ def test_an_engines_own_settings():
     result = run("--engine-config", '{"endpoint": "tcp://*:5557"}')
     assert Exit.FAILED == result.exit_code
     assert "events_disabled" in result.stdout
+
+
+def test_ctrl_c_ends_it_with_what_was_seen(publisher):
+    """Who has waited long enough wants to know all the same."""
+    arguments = [str(publisher.endpoint), "--replay", str(publisher.replay_endpoint), "--seconds", "600"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "kvbus_cli", "doctor", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert publisher.wait_for_subscribers(timeout_s=60)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert Exit.OK == process.returncode, err
+    assert "connected, nothing heard" in out
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_who_hangs_up():
 
 
 def test_the_peer_takes_no_harm(zmq_context):
-    """It counts its subscribers as before, and goes on serving them."""
+    """It goes on serving its subscribers, and has refused nobody."""
     with Publisher(HOST, replay_endpoint=HOST) as publisher, zmq_context.socket(zmq.SUB) as reader:
         reader.subscribe(b"")
         reader.connect(str(publisher.endpoint))
@@ -92,3 +92,4 @@ def test_the_peer_takes_no_harm(zmq_context):
             knock_at([Endpoint.parse(str(publisher.endpoint)), Endpoint.parse(str(publisher.replay_endpoint))], 5.0)
         publisher.publish([])
         assert reader.poll(10_000)
+        assert [0, 0] == [sum(each.refused.values()) for each in publisher.stats.sockets]

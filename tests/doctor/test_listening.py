@@ -36,6 +36,8 @@ def test_what_comes_in_order_needs_no_word():
         (answers(batches=3, has_ended=True), Cause.IDLE, Severity.NOTE),
         (answers(has_ended=True), Cause.EVENTS_DISABLED, Severity.PROBLEM),
         (answers(), Cause.NOTHING_PUBLISHED, Severity.PROBLEM),
+        # Told to stop before replay was asked: nobody knows.
+        (Answers(), Cause.NOTHING_PUBLISHED, Severity.WARNING),
     ],
 )
 def test_silence_is_told_by_what_replay_knows(said, expected, severity):

@@ -40,13 +40,27 @@ def test_security_is_known_before_anything_is_said_about_it():
     assert b"" == handshake.to_send
 
 
-def test_the_rest_of_the_greeting_is_said_once():
+@pytest.mark.parametrize(("theirs", "ours"), [(b"PUB", b"SUB"), (b"XPUB", b"SUB"), (b"ROUTER", b"DEALER")])
+def test_the_handshake_is_ended_well(theirs, ours):
+    """Each thing is said once. A peer that serves many then has nothing to complain about."""
     handshake = Handshake()
     handshake.to_send = b""
     handshake.receive(greeting())
     assert 64 == len(OPENING + handshake.to_send)
     handshake.to_send = b""
-    handshake.receive(ready())
+    handshake.receive(ready(theirs))
+    assert ready(ours) == handshake.to_send
+    handshake.to_send = b""
+    handshake.receive(b"more")
+    assert b"" == handshake.to_send
+
+
+def test_a_reader_is_told_nothing():
+    """A broker that counts its publishers would take our going for a loss."""
+    handshake = Handshake()
+    handshake.receive(greeting())
+    handshake.to_send = b""
+    handshake.receive(ready(b"SUB"))
     assert b"" == handshake.to_send
 
 

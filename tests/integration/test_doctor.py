@@ -49,7 +49,8 @@ class Engine:
 
     def turn(self, number: int) -> None:
         """Publish once."""
-        self.publisher.publish(self.made(number))
+        events = self.made(number)
+        self.publisher.publish(events)
 
     def __enter__(self) -> Engine:
         self._thread.start()
@@ -255,7 +256,7 @@ def test_replay_that_hangs():
     """A ROUTER that never answers."""
     with Engine() as engine, zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         port = router.bind_to_random_port("tcp://127.0.0.1")
-        findings = look(f"{engine.endpoint},replay=tcp://127.0.0.1:{port}", seconds=1.0)
+        findings = look(f"{engine.endpoint},replay=tcp://127.0.0.1:{port}", answer_s=0.2)
         router.linger = 0
         the_cause(findings, Cause.REPLAY_SILENT)
 
@@ -363,6 +364,26 @@ def test_restarting_worker():
     with Raw(lambda n: [live_message(b"kv", n % 5, batch(n))]) as raw:
         finding = the_cause(_without_replay(look(raw.endpoint)), Cause.RESTARTED)
     assert "last to 0 when 5 was due" in finding.seen
+
+
+def test_worker_that_restarts_while_it_is_listened_to():
+    """A real one: its connection ends, and another life begins at the same port."""
+    with Engine(replay=None) as engine:
+        second: list[Publisher] = []
+
+        def restart(number: int) -> list[Event]:
+            if number == 200:
+                engine.publisher.close(timeout_s=0)
+                second.append(Publisher(engine.endpoint, offset_by_rank=False, **engine.options))
+                engine.publisher = second[0]
+            return [stored(number)]
+
+        engine.made = restart
+        evidences, findings = see(engine.endpoint, seconds=30.0, batches=250)
+    assert second
+    finding = the_cause(_without_replay(findings), Cause.RESTARTED, severity=Severity.WARNING)
+    assert "connections lost meanwhile: 1" in finding.seen
+    assert 2 <= evidences[0].connections
 
 
 def test_duplicates():
