@@ -23,6 +23,9 @@ SILENCE_MAX_S = 5.0
 ANSWER_S = 2.0
 """Longest wait for an answer: below what probes and scrapes allow, so that they hear the reason rather than nothing."""
 
+CLOCK_LEAD_S = 1.0
+"""A clock that is further ahead is worth a word; what is behind looks like any other lag."""
+
 SHARE = 10
 """Taking the figures may take one part in so many of the loop's time, however often somebody asks."""
 
@@ -177,6 +180,9 @@ def _judge_worker(worker: WorkerStatus, is_held: bool, reasons: list[str], notes
         reasons.append(f"{name} has lost too many batches lately and is set aside")
     elif worker.state == "quiet":
         notes.append(f"{name} is connected, and nothing has come from it yet")
+    lead_s = -min((stream.lag_s for stream in worker.streams if stream.lag_s is not None), default=0.0)
+    if lead_s > CLOCK_LEAD_S:
+        notes.append(f"{name}: its clock is {lead_s:.0f} s ahead of ours, and the age of its events is not known")
     if worker.state not in ("departed", "set_aside"):
         reasons += [_missing(name, stream) for stream in worker.streams if stream.has_gap or stream.is_recovering]
 

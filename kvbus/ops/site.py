@@ -7,6 +7,7 @@
 | `/healthz` | 200 while the loop turns, else 503: the process is no good any more. |
 | `/readyz` | 200 when the broker can tell the whole truth, else 503; reasons in the body. |
 | `/status.json` | Everything. |
+| `/history.json` | The last half hour in a few numbers, for the page. |
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 
 from kvbus.config.address import parse_address
 from kvbus.errors import ConfigError
+from kvbus.ops.history import History
 from kvbus.ops.report import SILENCE_MAX_S, Observed, Observer
 from kvbus.ops.web import Answer, Question, WebServer
 
@@ -47,6 +49,7 @@ class Site:
         self.url = ""
         self.observer = Observer(broker)
         self._server: WebServer | None = None
+        self._history: History | None = None
 
     def listen(self, address: tuple[str, int]) -> None:
         """Serve at an address.
@@ -60,6 +63,7 @@ class Site:
         self._server = WebServer(address, self.answer)
         self.url = self._server.url
         self.observer.endpoints["http"] = self.url
+        self._history = History(self.observer.take)
 
     def answer(self, question: Question) -> Answer:
         """Answer one question.
@@ -81,6 +85,9 @@ class Site:
         if question.path == "/status.json":
             report = self.observer.take()
             return Answer(200 if report.state == "running" else 503, _JSON, msgspec.json.encode(report))
+        if question.path == "/history.json":
+            samples = [] if self._history is None else self._history.samples()
+            return Answer(200, _JSON, msgspec.json.encode(samples))
         if question.path in ("/", "/index.html"):
             return Answer(200, "text/html; charset=utf-8", _page())
         return Answer(404, _TEXT, b"404 Not Found; there are /, /metrics, /healthz, /readyz and /status.json\n")
@@ -89,6 +96,8 @@ class Site:
         """Stop serving. Twice is harmless."""
         if self._server is not None:
             self._server.close()
+        if self._history is not None:
+            self._history.close()
 
     def _health(self) -> Answer:
         """Say whether the loop turns. Waits for nobody."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from kvbus.broker.meter import Meter
 from kvbus.broker.status import JournalStatus
 from kvbus.events import BlockRemoved, BlockStored, EventBatch
 from kvbus.ops.report import Observer, Report
@@ -145,3 +146,12 @@ def test_blocks_that_had_to_be_withdrawn_are_a_note() -> None:
         book.send("a", BlockStored([number], None, [1], 1, medium="GPU"))
     readiness = StandIn(book).report().readiness
     assert (True, ["group '': 2 blocks were withdrawn for lack of room"]) == (readiness.is_ready, readiness.notes)
+
+
+def test_a_clock_that_is_ahead_is_a_note() -> None:
+    book = heard("a")
+    book.node.meter = Meter(100_000_000_000)
+    book.send("a", X, ts=198.0)
+    readiness = StandIn(book).report().readiness
+    note = "worker a: its clock is 97 s ahead of ours, and the age of its events is not known"
+    assert (True, [note]) == (readiness.is_ready, readiness.notes)
