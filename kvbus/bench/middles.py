@@ -1,6 +1,6 @@
 """What stands between workers and subscribers: the product's broker, and two baselines that only forward.
 
-* `kvbus`: `Broker` as `kvbus broker` runs it, with sequence tracking, replay ring and one view or more.
+* `kvbus`: `Broker` as `kvbus broker` runs it, with sequence tracking, replay ring, metrics over HTTP and one view or more.
 * `proxy`: `zmq.proxy` between XSUB and XPUB, libzmq's own loop in C. It forwards every worker's copy of everything.
 * `relay`: the same forwarding by a plain loop in Python.
 """
@@ -18,6 +18,7 @@ from kvbus.bench.options import BenchOptions
 from kvbus.bench.processes import Channel
 from kvbus.broker.server import Broker
 from kvbus.config import BrokerConfig, ViewConfig, WorkerConfig
+from kvbus.ops.site import open_site
 from kvbus.sockets import receive_frames, send_frames
 from kvbus.views.filters import EventFilter
 
@@ -77,6 +78,7 @@ def broker_config(arguments: dict[str, Any]) -> BrokerConfig:
         views=views,
         journal=arguments["journal"] if options.journal else None,
         worker_timeout_s=WORKER_TIMEOUT_S,
+        http="127.0.0.1:0",
     )
 
 
@@ -148,11 +150,11 @@ def _run_broker(channel: Channel, arguments: dict[str, Any]) -> None:
     config = broker_config(arguments)
     pauses = PauseWatch()
     pauses.install()
-    with Broker(config, seed=0) as broker:
+    with Broker(config, seed=0) as broker, open_site(broker, config.http) as site:
         urls, replays = (
             [broker.endpoints[f"{kind}:{view.name}"] for view in config.views] for kind in ("pub", "replay")
         )
-        channel.write({"urls": urls, "replays": replays})
+        channel.write({"urls": urls, "replays": replays, "site": site.url})
         while (command := channel.read()) is not None:
             if command["do"] == "longest":
                 channel.write({"longest_ns": pauses.take()})

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import msgspec
 
@@ -234,6 +235,7 @@ class _Run:
             )
         )
         views = self.broker.hear()
+        self._site: str = views["site"]
         self.reader = stack.enter_context(
             Child(
                 "reader", "soak-reader", folder, urls=views["urls"], replays=views["replays"], replay_s=options.replay_s
@@ -282,7 +284,9 @@ class _Run:
         return status
 
     def look(self, at_s: float) -> Sample:
-        """Take one look."""
+        """Take one look, as Prometheus does too."""
+        with urlopen(f"{self._site.rstrip('/')}/metrics", timeout=SETTLE_S) as answer:
+            answer.read()
         views = self._views()
         longest_ns = self.broker.ask(do="longest")["longest_ns"]
         cpu_ns, now_s = cpu_time(self.broker.pid).total_ns, time.monotonic()
