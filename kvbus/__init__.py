@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvbus.aggregate.aggregator import KVEventAggregator
     from kvbus.broker.server import Broker
-    from kvbus.config import BrokerConfig, IngestConfig, ViewConfig, WorkerConfig, parse_worker
+    from kvbus.config import (
+        BrokerConfig,
+        DiscoveryConfig,
+        IngestConfig,
+        ViewConfig,
+        WorkerConfig,
+        parse_discovery,
+        parse_worker,
+    )
     from kvbus.errors import ConfigError, DecodeError, FrameError, KvbusError, UsageError, WireError
     from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, Rejected, UnknownEvent
     from kvbus.publisher import Publisher
@@ -28,6 +36,7 @@ _HOMES = {
     "BrokerConfig": "kvbus.config",
     "ConfigError": "kvbus.errors",
     "DecodeError": "kvbus.errors",
+    "DiscoveryConfig": "kvbus.config",
     "EventBatch": "kvbus.events",
     "EventFilter": "kvbus.views.filters",
     "FrameError": "kvbus.errors",
@@ -49,6 +58,7 @@ _HOMES = {
     "WorkerConfig": "kvbus.config",
     "decode_batch": "kvbus.wire.codec",
     "encode_batch": "kvbus.wire.codec",
+    "parse_discovery": "kvbus.config",
     "parse_worker": "kvbus.config",
 }
 
@@ -63,6 +73,7 @@ __all__ = [
     "BrokerConfig",
     "ConfigError",
     "DecodeError",
+    "DiscoveryConfig",
     "EventBatch",
     "EventFilter",
     "FrameError",
@@ -84,6 +95,7 @@ __all__ = [
     "WorkerConfig",
     "decode_batch",
     "encode_batch",
+    "parse_discovery",
     "parse_worker",
 ]
 
