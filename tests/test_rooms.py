@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "broker": NOUNS | {"discovery", "wire", "streams", "aggregate", "views", "sockets", "security", "connections"},
     "publisher": NOUNS | {"wire", "streams", "sockets", "security", "connections"},
     "subscriber": NOUNS | {"wire", "streams", "views", "sockets", "security", "connections"},
-    "doctor": NOUNS | {"wire", "views", "settings", "sockets", "connections"},
+    "doctor": NOUNS | {"wire", "views", "settings", "sockets", "security", "connections"},
     "offload": NOUNS | {"wire"},
     "worker": NOUNS | {"wire", "streams", "offload", "publisher", "sockets", "security", "ops"},
     "bench": NOUNS | {"wire", "streams", "aggregate", "views", "sockets", "broker", "ops"},

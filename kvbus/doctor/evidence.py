@@ -65,7 +65,7 @@ class Evidence(msgspec.Struct):
         bind_error: Why it could not be bound, where it should be; empty = it could.
         connections: Times that a peer was connected to the listening socket.
         disconnections: Times that one went.
-        refusals: Handshakes that failed at the listening socket.
+        refusals: Handshakes that failed at the listening socket, by reason.
         callers: Peers that connected while the doctor listened where nobody did; `None` = it did not.
         replay_knock: What came of knocking at its replay endpoint; `None` where none is known.
         answers: What its replay endpoint said.
@@ -80,7 +80,7 @@ class Evidence(msgspec.Struct):
     bind_error: str = ""
     connections: int = 0
     disconnections: int = 0
-    refusals: int = 0
+    refusals: dict[str, int] = msgspec.field(default_factory=dict)
     callers: int | None = None
     replay_knock: Knock | None = None
     answers: Answers = msgspec.field(default_factory=Answers)

@@ -23,6 +23,7 @@ from kvbus.doctor.targets import Role, Target, publisher_candidates, replay_cand
 from kvbus.doctor.zmtp import Stage
 from kvbus.endpoints import Endpoint
 from kvbus.errors import ConfigError
+from kvbus.security.key_files import Keyring
 from kvbus.sockets import BoundSocket, SocketOptions, ZmqContext, open_socket, receive_frames, send_frames
 from kvbus.wire.frames import replay_request
 
@@ -87,12 +88,14 @@ def examine(
 
     Raises:
         UsageError: A topic that is no Unicode.
+        ConfigError: Keys that cannot be read.
     """
     effort = effort or Effort()
     evidences = [Evidence(target, Heard(target.topic)) for target in targets]
     own: ZmqContext = context or zmq.Context()
-    looks = [_Look(own, evidence, effort) for evidence in evidences]
+    looks: list[_Look] = []
     try:
+        looks += [_Look(own, evidence, effort) for evidence in evidences]
         _knock(evidences, effort)
         for look in looks:
             look.open()
@@ -185,6 +188,13 @@ class _Look:
         self._live: BoundSocket | None = None
         self._asked: BoundSocket | None = None
         self._asked_at = 0.0
+        keyring = Keyring.of(evidence.target.curve)
+        self._curve = None if keyring is None else keyring.curve(evidence.target.binds)
+
+    @property
+    def _has_keys(self) -> bool:
+        """Whether it is looked at with keys."""
+        return self._curve is not None
 
     def open(self) -> None:
         """Open a SUB where something may come."""
@@ -198,7 +208,7 @@ class _Look:
                 evidence.bind_error = error.problems[0].reason
                 there = msgspec.structs.replace(target.endpoint, mode="connect", host=_loopback(target.endpoint))
                 evidence.knock = knock_at([there], self._effort.knock_s)[0]
-        elif _may_publish(evidence.knock):
+        elif _may_publish(evidence.knock, self._has_keys):
             self._live = self._subscriber(target.endpoint)
         elif self._effort.listens and evidence.knock is not None and evidence.knock.contact is Contact.REFUSED:
             try:
@@ -223,14 +233,18 @@ class _Look:
     @property
     def _has_answer(self) -> bool:
         """Whether the replay endpoint has answered, will not, or cannot be asked."""
-        if not _may_answer(self.evidence.replay_knock) or self.evidence.answers.is_complete:
+        if not _may_answer(self.evidence.replay_knock, self._has_keys) or self.evidence.answers.is_complete:
             return True
         return self._asked is not None and time.monotonic() > self._asked_at + self._effort.answer_s
 
     @property
     def is_connecting(self) -> bool:
         """Whether a publisher has answered a knock, and is not connected yet."""
-        return self._live is not None and _may_publish(self.evidence.knock) and not self.evidence.is_reached
+        return (
+            self._live is not None
+            and _may_publish(self.evidence.knock, self._has_keys)
+            and not self.evidence.is_reached
+        )
 
     @property
     def is_asking(self) -> bool:
@@ -246,9 +260,16 @@ class _Look:
             or evidence.heard.messages >= HEARD_FOR_REPLAY
             or passed_s >= min(self._effort.seconds / 2, QUIET_S)
         )
-        if self._asked is not None or replay is None or not is_time or not _may_answer(evidence.replay_knock):
+        if (
+            self._asked is not None
+            or replay is None
+            or not is_time
+            or not _may_answer(evidence.replay_knock, self._has_keys)
+        ):
             return None
-        options = SocketOptions(receive_hwm=2 * ANSWERS_MAX, linger_ms=0, message_bytes_max=LARGEST_BYTES)
+        options = SocketOptions(
+            receive_hwm=2 * ANSWERS_MAX, linger_ms=0, message_bytes_max=LARGEST_BYTES, curve=self._curve
+        )
         self._asked = open_socket(self._context, zmq.DEALER, replay, options, binds_by_default=False)
         send_frames(self._asked.socket, replay_request(evidence.answers.ask(evidence.heard)))
         self._asked_at = time.monotonic()
@@ -261,6 +282,8 @@ class _Look:
             for change in self._live.watch.take_changes() if self._live.watch is not None else ():
                 evidence.connections += change is ConnectionChange.UP
                 evidence.disconnections += change is ConnectionChange.DOWN
+            if self._live.watch is not None:
+                evidence.refusals = {str(reason): count for reason, count in self._live.watch.refusals.items() if count}
             if evidence.callers is not None:
                 evidence.callers = evidence.connections
             for frames in receive_frames(self._live.socket, SHARE_MESSAGES):
@@ -281,18 +304,25 @@ class _Look:
         Raises:
             ConfigError: It cannot be bound.
         """
-        options = SocketOptions(subscriptions=(b"",), message_bytes_max=LARGEST_BYTES)
+        options = SocketOptions(subscriptions=(b"",), message_bytes_max=LARGEST_BYTES, curve=self._curve)
         return open_socket(self._context, zmq.SUB, endpoint, options, binds_by_default=False, watches=True)
 
 
-def _may_publish(knock: Knock | None) -> bool:
-    """Whether somebody answered who can be a publisher."""
-    return knock is not None and (knock.socket_type in PUBLISHING or _is_old(knock))
+def _may_publish(knock: Knock | None, has_keys: bool) -> bool:
+    """Whether somebody answered who can be a publisher, and to whom we can speak."""
+    return knock is not None and _speaks(knock, PUBLISHING, has_keys)
 
 
-def _may_answer(knock: Knock | None) -> bool:
-    """Whether somebody answered who can be a replay server."""
-    return knock is not None and (knock.socket_type == "ROUTER" or _is_old(knock))
+def _may_answer(knock: Knock | None, has_keys: bool) -> bool:
+    """Whether somebody answered who can be a replay server, and to whom we can speak."""
+    return knock is not None and _speaks(knock, ("ROUTER",), has_keys)
+
+
+def _speaks(knock: Knock, kinds: Sequence[str], has_keys: bool) -> bool:
+    """Whether a peer is of a kind, as far as it says so, and secured just as we are; who is secured does not say what it is."""
+    if has_keys:
+        return knock.greeting is not None and knock.greeting.mechanism == "CURVE"
+    return knock.socket_type in kinds or _is_old(knock)
 
 
 def _is_old(knock: Knock) -> bool:

@@ -102,6 +102,8 @@ def _knocked(evidence: Evidence, knock: Knock, where: str) -> Iterator[Finding]:
         yield _secured(greeting.mechanism, evidence, where)
     elif greeting is not None and greeting.stage is Stage.KNOWN and greeting.socket_type not in PUBLISHING:
         yield _wrong_socket(knock, where)
+    elif greeting is not None and greeting.stage is Stage.KNOWN and target.curve is not None:
+        yield _secured(greeting.mechanism, evidence, where)
     else:
         did = "closed it again" if knock.contact is Contact.CLOSED else "said nothing that ends a greeting"
         yield Finding(
@@ -150,15 +152,28 @@ def _refused(evidence: Evidence, knock: Knock, where: str) -> Finding:
 
 
 def _secured(mechanism: str, evidence: Evidence, where: str) -> Finding:
-    """One side wants a security mechanism, and the other does not have it."""
-    return Finding(
-        cause=Cause.SECURITY_MISMATCH,
-        severity=Severity.PROBLEM,
-        where=where,
-        seen=f"{evidence.target.endpoint.url} asks for {mechanism} in its greeting, and takes no plain connection",
-        means=f"the publisher is secured by {mechanism}, and who reads from it is not, or has a key that it does not know",
-        do=f"give the reader {mechanism} keys that the publisher knows, or switch {mechanism} off at the publisher",
-    )
+    """One side has a security mechanism, and the other has none, or does not know its key."""
+    url, curve = evidence.target.endpoint.url, evidence.target.curve
+    seen = f"{url} asks for {mechanism} in its greeting, and takes no plain connection"
+    means = "the publisher is secured, and who reads from it has no keys"
+    do = "give the reader the publisher's public key and keys of its own (--server-key, --curve-key; workers: server_key)"
+    if mechanism == "NULL":
+        seen = f"{url} is plaintext, and there are keys for it"
+        means = "the publisher is not secured, and a reader with keys does not talk to it"
+        do = "secure the publisher, or leave its server_key out"
+    elif curve is not None and evidence.refusals.get("refused"):
+        seen = f"{url} asks for {mechanism} and refuses the reader's key"
+        means = "the publisher has a list of clients, and this key is not on it" + (
+            "" if curve.secret_key_file is not None else ": it was made for this run, since no --curve-key was given"
+        )
+        do = (
+            "put the reader's public key (kvbus keys show) on the publisher's list (allow), or give a key that is on it"
+        )
+    elif curve is not None:
+        seen = f"{url} asks for {mechanism}, and the handshake fails"
+        means = "the server's key that the reader has is not the publisher's"
+        do = "compare with kvbus keys show on the publisher's file; a new pair there needs to be known here"
+    return Finding(cause=Cause.SECURITY_MISMATCH, severity=Severity.PROBLEM, where=where, seen=seen, means=means, do=do)
 
 
 def _wrong_socket(knock: Knock, where: str) -> Finding:
@@ -207,7 +222,8 @@ def _cannot_bind(evidence: Evidence, where: str) -> Finding:
 
 def _nobody_connects(evidence: Evidence, where: str) -> Finding:
     """The listening side has bound, and nobody came."""
-    refused = f", and {evidence.refusals} tried and failed in the handshake" if evidence.refusals else ""
+    failed = sum(evidence.refusals.values())
+    refused = f", and {failed} tried and failed in the handshake" if failed else ""
     endpoint = evidence.target.endpoint
     return Finding(
         cause=Cause.NOBODY_CONNECTS,

@@ -9,6 +9,7 @@ import msgspec
 
 from kvbus.config import BrokerConfig, WorkerConfig
 from kvbus.endpoints import PORT_MAX, PUBLISH_PORT, Endpoint
+from kvbus.security.keys import CurveConfig
 
 __all__ = ["Role", "Target", "broker_targets", "publisher_candidates", "replay_candidates", "worker_targets"]
 
@@ -44,6 +45,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         role: What is expected there.
         group: Worker group: targets of one group and one rank must agree.
         data_parallel_rank: Rank that it was declared for; `None` = not said.
+        curve: Keys with which to look at it; `None` = plaintext.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     role: Role = Role.WORKER
     group: str = ""
     data_parallel_rank: int | None = None
+    curve: CurveConfig | None = None
 
     @property
     def binds(self) -> bool:
@@ -60,12 +63,13 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return self.endpoint.mode == "bind" or self.endpoint.is_wildcard
 
 
-def worker_targets(workers: Sequence[WorkerConfig], topic: str = "") -> list[Target]:
+def worker_targets(workers: Sequence[WorkerConfig], topic: str = "", curve: CurveConfig | None = None) -> list[Target]:
     """Return where workers publish, one target for each of their ranks.
 
     Args:
         workers: Workers, checked.
         topic: Topic that is wanted of them.
+        curve: Keys of who reads from them; a worker's own server key counts more.
 
     Raises:
         ConfigError: An endpoint that cannot be.
@@ -85,26 +89,41 @@ def worker_targets(workers: Sequence[WorkerConfig], topic: str = "") -> list[Tar
                     topic=topic,
                     group=worker.group,
                     data_parallel_rank=rank,
+                    curve=_of_worker(worker, curve),
                 )
             )
     return targets
 
 
-def broker_targets(config: BrokerConfig) -> list[Target]:
+def broker_targets(config: BrokerConfig, client: CurveConfig | None = None) -> list[Target]:
     """Return everything that a broker's configuration is about: its workers or its ingest socket, and its views.
 
     Args:
-        config: A configuration that has been validated.
+        config: A configuration that has been validated. Its keys are those with which the workers are looked at.
+        client: Keys with which to look at its views, where they are secured; `None` = a pair for this run.
     """
-    targets = worker_targets(config.workers)
+    targets = worker_targets(config.workers, curve=config.curve)
+    own_key = None if config.curve is None else config.curve.secret_key_file
+    to_views = CurveConfig(secret_key_file=None if client is None else client.secret_key_file, server_key=own_key)
     if config.ingest is not None:
         endpoint = Endpoint.parse(config.ingest.endpoint, "--ingest")
         targets.append(Target(name="ingest", endpoint=_reachable(endpoint), role=Role.INGEST))
     for view in config.outputs():
         replay = None if view.replay_endpoint is None else _reachable(Endpoint.parse(view.replay_endpoint, "--replay"))
         endpoint = _reachable(Endpoint.parse(view.endpoint, "--pub"))
-        targets.append(Target(name=f"view {view.name}", endpoint=endpoint, replay=replay, role=Role.VIEW))
+        curve = to_views if own_key is not None and view.curve else None
+        targets.append(Target(name=f"view {view.name}", endpoint=endpoint, replay=replay, role=Role.VIEW, curve=curve))
     return targets
+
+
+def _of_worker(worker: WorkerConfig, curve: CurveConfig | None) -> CurveConfig | None:
+    """Return the keys for looking at a worker: those of its broker, where it is the server and its key is known."""
+    if Endpoint.parse(worker.endpoint).binds(default=False):
+        return curve if curve is not None and curve.secret_key_file is not None else None
+    server_key = worker.server_key or (None if curve is None else curve.server_key)
+    if server_key is None:
+        return None
+    return CurveConfig(secret_key_file=None if curve is None else curve.secret_key_file, server_key=server_key)
 
 
 def replay_candidates(endpoint: Endpoint) -> list[Endpoint]:

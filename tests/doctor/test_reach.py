@@ -80,7 +80,7 @@ def test_a_port_in_use_is_told_by_who_has_it(knock, expected):
 
 
 def test_bound_and_nobody_came():
-    (finding,) = found(evidence(target=BOUND, knock=None, connections=0, refusals=2))
+    (finding,) = found(evidence(target=BOUND, knock=None, connections=0, refusals={"handshake": 2}))
     assert Cause.NOBODY_CONNECTS is finding.cause
     assert "2 tried and failed" in finding.seen
     assert [] == found(evidence(target=BOUND, knock=None))

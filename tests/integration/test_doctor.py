@@ -20,6 +20,7 @@ from kvbus.doctor.findings import Cause, Finding, Severity
 from kvbus.doctor.targets import Target, broker_targets, worker_targets
 from kvbus.events import BlockStored, Event
 from kvbus.publisher.publisher import Publisher
+from kvbus.security.keys import CurveConfig
 from kvbus.wire.codec import encode_batch
 from kvbus.wire.envelope import join_batch
 from kvbus.wire.frames import live_message
@@ -491,3 +492,59 @@ def test_encodes_what_it_says():
     payload = batch(3, ts=1.5)
     assert [stored(3)] == decode_batch(payload).events
     assert encode_batch(decode_batch(payload)) == payload
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """Files with keys of a publisher, of a client on its list, and of a stranger."""
+    from kvbus.security.key_files import new_key_pair
+
+    return {name: new_key_pair(str(tmp_path / name)) for name in ("publisher", "client", "stranger")}
+
+
+def secured(keys, **options):
+    """An engine that lets in the client alone, and what is typed to look at it."""
+    allow = (keys["client"].public_key_file,)
+    curve = CurveConfig(secret_key_file=keys["publisher"].secret_key_file, allow=allow)
+    return Engine(curve=curve, **options)
+
+
+def look_with(engine, keys, client, server="publisher", **effort):
+    """Look at an engine with the keys of a client, for those of a server."""
+    curve = CurveConfig(secret_key_file=keys[client].secret_key_file, server_key=keys[server].public_key_file)
+    worker = parse_worker(f"{engine.endpoint},replay={engine.replay}")
+    return look(targets=worker_targets([worker], curve=curve), **effort)
+
+
+def test_curve_with_a_good_key(keys):
+    """Everything is seen as in plaintext, replay too."""
+    with secured(keys) as engine:
+        assert [Cause.ROUTER_READS] == [finding.cause for finding in look_with(engine, keys, "client")]
+
+
+def test_curve_without_keys(keys):
+    with secured(keys) as engine:
+        findings = look(f"{engine.endpoint},replay={engine.replay}")
+    assert {Cause.SECURITY_MISMATCH} == {finding.cause for finding in findings}
+    assert "--server-key" in findings[0].do
+
+
+def test_curve_with_a_key_that_is_on_no_list(keys):
+    with secured(keys) as engine:
+        findings = look_with(engine, keys, "stranger", seconds=0.5, answer_s=0.2)
+    assert {Cause.SECURITY_MISMATCH} == {finding.cause for finding in findings}
+    assert "refuses the reader's key" in findings[0].seen
+
+
+def test_curve_with_the_key_of_another_server(keys):
+    with secured(keys) as engine:
+        findings = look_with(engine, keys, "client", server="stranger", seconds=0.5, answer_s=0.2)
+    assert {Cause.SECURITY_MISMATCH} == {finding.cause for finding in findings}
+    assert "the handshake fails" in findings[0].seen
+
+
+def test_keys_for_a_publisher_in_plaintext(keys):
+    with Engine() as engine:
+        findings = look_with(engine, keys, "client", seconds=0.5, answer_s=0.2)
+    the_cause(findings, Cause.SECURITY_MISMATCH)
+    assert "is plaintext" in findings[0].seen
