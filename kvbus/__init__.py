@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kvbus.errors import ConfigError, DecodeError, FrameError, KvbusError, UsageError, WireError
     from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, Rejected, UnknownEvent
     from kvbus.publisher import Publisher
+    from kvbus.security.keys import CurveConfig
     from kvbus.subscriber import Gap, Received, Restarted, StreamBrokenError, Subscriber, SubscriberLimits
     from kvbus.views.filters import EventFilter
     from kvbus.wire.codec import decode_batch, encode_batch
@@ -35,6 +36,7 @@ _HOMES = {
     "Broker": "kvbus.broker.server",
     "BrokerConfig": "kvbus.config",
     "ConfigError": "kvbus.errors",
+    "CurveConfig": "kvbus.security.keys",
     "DecodeError": "kvbus.errors",
     "DiscoveryConfig": "kvbus.config",
     "EventBatch": "kvbus.events",
@@ -72,6 +74,7 @@ __all__ = [
     "Broker",
     "BrokerConfig",
     "ConfigError",
+    "CurveConfig",
     "DecodeError",
     "DiscoveryConfig",
     "EventBatch",

@@ -86,6 +86,7 @@ class JournalFile:
         """
         self.path = path
         try:
+            _create(path)
             self._db = sqlite3.connect(path, timeout=0, isolation_level=None)
             try:
                 self.is_new = self._prepare()
@@ -379,6 +380,12 @@ class JournalFile:
     def _number(self, query: str, *values: str | int) -> int:
         row = self._db.execute(query, values).fetchone()
         return int(row[0] or 0) if row is not None else 0
+
+
+def _create(path: str) -> None:
+    """Make the file if there is none, for its owner alone: it holds tokens of prompts. SQLite's side files get the same mode."""
+    with suppress(OSError):  # it is there already, or SQLite says better what is wrong
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def destroy(path: str) -> bool:

@@ -12,6 +12,7 @@ for an answer to the next one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -65,6 +66,7 @@ class Links:
         self._locks = locks
         self._connections_max = connections_max
         self._names: dict[int, str] = {}
+        self._name_of_dealer: dict[int, str] = {}
         self._downs: dict[int, list[ConnectionChange]] = {}
 
     def __enter__(self) -> Links:
@@ -182,8 +184,10 @@ class Links:
         assert endpoint is not None
         curve = self._locks.of_worker(self._sources[request.source_index])
         options = msgspec.structs.replace(self._options, curve=curve)
-        dealer = open_socket(self._context, zmq.DEALER, endpoint, options)
+        dealer = open_socket(self._context, zmq.DEALER, endpoint, options, watches=curve is not None)
         self._dealers[request.key] = dealer
+        if curve is not None:
+            self._name_of_dealer[request.key] = f"replay:{_name_of(self._sources[request.source_index])}"
         self._request_of_dealer[dealer.socket] = request.key
         self._poller.register(dealer.socket, zmq.POLLIN)
         send_frames(dealer.socket, request.frames)
@@ -255,6 +259,9 @@ class Links:
         if dealer is not None:
             self._poller.unregister(dealer.socket)
             del self._request_of_dealer[dealer.socket]
+            name = self._name_of_dealer.pop(key, None)
+            if name is not None:
+                self._doors.finish(name, dealer, time.monotonic_ns())
             dealer.close(0)
 
 

@@ -14,6 +14,7 @@ from kvbus.broker.notices import REASONS
 from kvbus.broker.presence import WorkerState
 from kvbus.broker.status import BrokerStatus, GroupStatus, HistogramStatus, JournalStatus, ViewStatus, WorkerStatus
 from kvbus.ops.report import Report
+from kvbus.security.refusals import PEER_REFUSALS
 from kvbus.streams.outputs import LostReason
 
 __all__ = [
@@ -157,6 +158,16 @@ def decode_errors(status: BrokerStatus) -> list[Row]:
 def drops(status: BrokerStatus) -> list[Row]:
     """Read the messages that were not taken."""
     return [((reason,), status.refused[reason]) for reason in REASONS if reason not in DECODE_ERRORS]
+
+
+def connections(status: BrokerStatus) -> list[Row]:
+    """Read how many peers are connected, by socket."""
+    return [((each.name,), each.connections) for each in status.sockets]
+
+
+def refusals(status: BrokerStatus) -> list[Row]:
+    """Read the peers that did not get in, and our own attempts that failed, by socket and reason."""
+    return [((each.name, reason), each.refused.get(reason, 0)) for each in status.sockets for reason in PEER_REFUSALS]
 
 
 def losses(status: BrokerStatus) -> list[Row]:

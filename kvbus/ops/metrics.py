@@ -61,6 +61,12 @@ METRICS: tuple[Metric, ...] = (
            "and loses nothing by them."),
     Metric("kvbus_losses_total", "counter", ("reason",), figures.of_status(figures.losses),
            "Declared losses: batches that nobody could bring, and restarts."),
+    # Who connects
+    Metric("kvbus_socket_connections", "gauge", ("socket",), figures.of_status(figures.connections),
+           "Peers connected now."),
+    Metric("kvbus_peers_refused_total", "counter", ("socket", "reason"), figures.of_status(figures.refusals),
+           "Peers that did not get in at a socket that is bound (unknown_key, connections_max, wrong_key), attempts to connect "
+           "that were refused, and handshakes that failed (mechanism = CURVE on one side only)."),
     # Workers: received = released + void + given_up + rejected + pending, in votes
     Metric("kvbus_worker_state", "gauge", (*_WORKER, "state"), figures.of_status(figures.states),
            "1 for the state that the worker is in, 0 for the others."),

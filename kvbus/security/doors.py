@@ -15,13 +15,29 @@ from kvbus.connections import ZmqSocket
 from kvbus.endpoints import Endpoint
 from kvbus.security.gate import DOMAIN_BYTES_MAX, Gate
 from kvbus.security.keys import CurveServer
-from kvbus.security.refusals import RefusalTeller, Refused, SocketStatus, meaning_of
+from kvbus.security.refusals import PEER_REFUSALS, PeerRefusal, RefusalTeller, Refused, SocketStatus, meaning_of
 from kvbus.sockets import BoundSocket, SocketOptions, ZmqContext, open_socket, will_bind
 
 __all__ = ["CONNECTIONS_MAX", "Doors"]
 
 CONNECTIONS_MAX = 1024
 """Most peers of one bound socket, by default: as many files as a process may usually have open."""
+
+BRIEFS_MAX = 4096
+"""Purposes of short-lived sockets that are remembered, only of those that were refused: one a worker."""
+
+
+class _Brief:
+    """What came of all short-lived sockets of one purpose."""
+
+    def __init__(self, name: str, url: str, is_encrypted: bool) -> None:
+        self.name = name
+        self.url = url
+        self.is_bound = False
+        self.is_encrypted = is_encrypted
+        self.connections_count = 0
+        self.refusals: dict[PeerRefusal, int] = dict.fromkeys(PEER_REFUSALS, 0)
+        self.teller = RefusalTeller()
 
 
 class _Door:
@@ -36,6 +52,19 @@ class _Door:
         self.teller = RefusalTeller()
         assert bound.watch is not None
         self.watch = bound.watch
+        self.refusals = bound.watch.refusals
+
+    @property
+    def url(self) -> str:
+        return self.bound.url
+
+    @property
+    def is_bound(self) -> bool:
+        return self.bound.is_bound
+
+    @property
+    def connections_count(self) -> int:
+        return self.watch.connections_count
 
 
 class Doors:
@@ -59,6 +88,7 @@ class Doors:
         self._tell = tell
         self._gate: Gate | None = None
         self._doors: dict[str, _Door] = {}
+        self._briefs: dict[str, _Brief] = {}
         self._of_watch: dict[ZmqSocket, _Door] = {}
         self._cut_off: dict[str, _Door] = {}
 
@@ -159,6 +189,28 @@ class Doors:
         """
         self._look(self._doors[name], now_ns)
 
+    def finish(self, name: str, bound: BoundSocket, now_ns: int) -> None:
+        """Take what a short-lived socket that was not opened here has to say, before it is closed.
+
+        Args:
+            name: What it was for; all of that name are counted together.
+            bound: The socket, connected and watched.
+            now_ns: Monotonic time, nanoseconds.
+        """
+        assert bound.watch is not None
+        bound.watch.take_changes()
+        if not bound.watch.has_news:
+            return
+        brief = self._briefs.get(name)
+        if brief is None:
+            if len(self._briefs) >= BRIEFS_MAX:
+                return
+            is_encrypted = bound.socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
+            brief = self._briefs[name] = _Brief(name, bound.url, is_encrypted)
+        for reason, count in bound.watch.refusals.items():
+            brief.refusals[reason] += count
+        self._tell_news(brief, now_ns)
+
     @property
     def deadline_ns(self) -> int | None:
         """When `on_time` has something to do; `None` = never."""
@@ -180,17 +232,18 @@ class Doors:
                 door.bound.redial()
 
     def status(self) -> list[SocketStatus]:
-        """Describe every socket. Any thread."""
+        """Describe every socket, and what short-lived ones met with. Any thread."""
+        doors: list[_Door | _Brief] = [*list(self._doors.values()), *list(self._briefs.values())]
         return [
             SocketStatus(
                 name=door.name,
-                endpoint=door.bound.url,
-                is_bound=door.bound.is_bound,
+                endpoint=door.url,
+                is_bound=door.is_bound,
                 is_encrypted=door.is_encrypted,
-                connections=door.watch.connections_count,
-                refused={str(reason): count for reason, count in door.watch.refusals.items()},
+                connections=door.connections_count,
+                refused={str(reason): count for reason, count in door.refusals.items()},
             )
-            for door in list(self._doors.values())
+            for door in doors
         ]
 
     def close(self) -> None:
@@ -212,15 +265,13 @@ class Doors:
         if not watch.has_news:
             return
         watch.has_news = False
-        for news in door.teller.take_news(watch.refusals, now_ns):
-            is_bound = door.bound.is_bound
-            refused = Refused(
-                door.name,
-                door.bound.url,
-                news.reason,
-                meaning_of(news.reason, binds=is_bound),
-                news.peers_count,
-            )
+        self._tell_news(door, now_ns)
+
+    def _tell_news(self, door: _Door | _Brief, now_ns: int) -> None:
+        """Tell what is worth a line."""
+        for news in door.teller.take_news(door.refusals, now_ns):
+            meaning = meaning_of(news.reason, binds=door.is_bound)
+            refused = Refused(door.name, door.url, news.reason, meaning, news.peers_count)
             if self._gate is not None and news.reason in ("unknown_key", "connections_max"):
                 denied = self._gate.denied.get(door.name[:DOMAIN_BYTES_MAX])
                 if denied is not None:

@@ -7,6 +7,7 @@ pass for the node: a replay is not late because nobody has read its answers.
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket as posix_socket
 import threading
 import time
@@ -16,6 +17,9 @@ import zmq
 
 from kvbus.connections import ConnectionChange
 from kvbus.errors import ConfigError
+from kvbus.security.doors import CONNECTIONS_MAX, Doors
+from kvbus.security.key_files import Keyring
+from kvbus.security.refusals import Refused, SocketStatus
 from kvbus.sockets import (
     BoundSocket,
     SocketOptions,
@@ -24,6 +28,7 @@ from kvbus.sockets import (
     open_socket,
     receive_frames,
     send_frames,
+    will_bind,
 )
 from kvbus.subscriber.items import Item, SubscriberCounts
 from kvbus.subscriber.mailbox import Mailbox
@@ -31,6 +36,8 @@ from kvbus.subscriber.node import OpenReplay, SubscriberNode
 from kvbus.subscriber.options import SubscriberOptions
 
 __all__ = ["SocketLoop"]
+
+_log = logging.getLogger("kvbus.subscriber")
 
 TURN_MESSAGES_MAX = 64
 """Messages taken from one socket in a turn: enough that a turn's own cost does not matter, few enough that no socket starves
@@ -45,17 +52,28 @@ class SocketLoop:
         is_connected: Whether a publisher is connected right now, as far as ZeroMQ knows.
         counts: What has been seen up to the items that are in the mailbox; replaced, never changed.
         mailbox: Where items go.
+        refused: Why it is not connected: what was said of it last; `None` while it is, and where nothing is known.
     """
 
-    def __init__(self, node: SubscriberNode, options: SubscriberOptions, context: ZmqContext | None) -> None:
+    def __init__(
+        self,
+        node: SubscriberNode,
+        options: SubscriberOptions,
+        context: ZmqContext | None,
+        keys: Keyring | None = None,
+    ) -> None:
         """Prepare a loop; nothing is opened before `start`.
 
         Args:
             node: The rules; from `start` on it belongs to the thread.
             options: The same that the node has.
             context: ZeroMQ context to share; `None` = one of its own, ended with the loop.
+            keys: For CURVE; `None` = plaintext.
         """
         limits = options.limits
+        self.refused: Refused | None = None
+        self._keys = keys
+        self._doors: Doors | None = None
         self.url = ""
         self.is_connected = False
         self.counts = SubscriberCounts()
@@ -116,12 +134,21 @@ class SocketLoop:
     def _run(self) -> None:
         """Own context and sockets from opening to closing."""
         context: ZmqContext = self._context_given or zmq.Context()
+        poller = zmq.Poller()
+        self._doors = doors = Doors(context, poller, self._tell_refused)
         try:
-            with open_socket(context, zmq.SUB, self._options.endpoint, self._live_options, watches=True) as live:
+            self._take_keys()
+            # Where it binds, in a context of its own: in another's, the gate may be somebody else's.
+            most = 0 if self._context_given else CONNECTIONS_MAX
+            with doors.open(
+                "live", zmq.SUB, self._options.endpoint, self._live_options, connections_max=most, reads_watch=False
+            ) as live:
                 self.url = live.url
+                if doors.exposed:
+                    _log.warning("plaintext_exposed endpoint=%s", self.url)
                 self._opened.set()
                 try:
-                    self._take_turns(context, live)
+                    self._take_turns(context, live, doors, poller)
                 finally:
                     for replay in self._replays.values():
                         replay.close()
@@ -132,15 +159,40 @@ class SocketLoop:
             self.mailbox.end(error)
         finally:
             self.is_connected = False
+            doors.close()
             if self._context_given is None:
                 context.destroy(0)
             self.mailbox.end()
             self._opened.set()
 
-    def _take_turns(self, context: ZmqContext, live: BoundSocket) -> None:
+    def status(self) -> list[SocketStatus]:
+        """Describe the sockets. Any thread."""
+        return [] if self._doors is None else self._doors.status()
+
+    def _take_keys(self) -> None:
+        """Give the sockets their keys: those of a server where one binds, of a client where one connects.
+
+        Raises:
+            ConfigError: Something that they need was not said, or cannot be read.
+        """
+        if self._keys is None:
+            return
+        if self._options.endpoint.transport != "inproc":
+            curve = self._keys.curve(will_bind(zmq.SUB, self._options.endpoint))
+            self._live_options = msgspec.structs.replace(self._live_options, curve=curve)
+        if self._options.replay_endpoint is not None:
+            curve = self._keys.curve(will_bind(zmq.DEALER, self._options.replay_endpoint))
+            self._replay_options = msgspec.structs.replace(self._replay_options, curve=curve)
+
+    def _tell_refused(self, refused: Refused) -> None:
+        """Say why it is not connected, or who did not get in."""
+        self.refused = refused
+        _log.warning("peer_refused %s", " ".join(f"{name}={value!s}" for name, value in refused.fields().items()))
+
+    def _take_turns(self, context: ZmqContext, live: BoundSocket, doors: Doors, poller: zmq.Poller) -> None:
         """Drain, decide, act, until stopped."""
         assert live.watch is not None
-        poller, waiting = zmq.Poller(), zmq.Poller()
+        waiting = zmq.Poller()
         poller.register(live.socket, zmq.POLLIN)
         poller.register(live.watch.socket, zmq.POLLIN)
         poller.register(self._waker.fileno(), zmq.POLLIN)
@@ -152,18 +204,26 @@ class SocketLoop:
                 waiting.poll()
                 self._waker.hush()
                 continue
-            for each, _ in poller.poll(self._timeout_ms()):
+            redial_at_ns = doors.deadline_ns
+            for each, _ in poller.poll(self._timeout_ms(redial_at_ns)):
                 if each == self._waker.fileno():
                     self._waker.hush()
                 elif each is live.watch.socket:
                     self._follow(live)
+                    doors.look("live", time.monotonic_ns())
+                else:
+                    doors.take(each, time.monotonic_ns())
+            if redial_at_ns is not None:
+                doors.on_time(time.monotonic_ns())
             self._drain(live.socket)
             self._act(context, poller)
 
-    def _timeout_ms(self) -> int | None:
-        """Milliseconds until the node wants to be called, rounded up; `None` = it does not."""
+    def _timeout_ms(self, redial_at_ns: int | None) -> int | None:
+        """Milliseconds until there is something to do by itself, rounded up; `None` = there is not."""
         # Asked for once a turn: with a thousand streams it takes a millisecond.
         self._deadline_ns = deadline_ns = self._node.deadline_ns
+        if deadline_ns is None or (redial_at_ns is not None and redial_at_ns < deadline_ns):
+            deadline_ns = redial_at_ns
         return None if deadline_ns is None else max(0, -((time.monotonic_ns() - deadline_ns) // 1_000_000))
 
     def _drain(self, live: ZmqSocket) -> None:
@@ -188,6 +248,8 @@ class SocketLoop:
             replay = self._replays.pop(action.replay_id, None)
             if replay is not None:
                 poller.unregister(replay.socket)
+                assert self._doors is not None
+                self._doors.finish("replay", replay, time.monotonic_ns())
                 replay.close()
             elif isinstance(action, OpenReplay):
                 self._open_replay(context, poller, action)
@@ -202,7 +264,7 @@ class SocketLoop:
         """Open a connection for a request and send it."""
         assert self._options.replay_endpoint is not None
         try:
-            replay = open_socket(context, zmq.DEALER, self._options.replay_endpoint, self._replay_options)
+            replay = open_socket(context, zmq.DEALER, self._options.replay_endpoint, self._replay_options, watches=True)
         except ConfigError:  # at run time it is not the endpoint but the machine: no more sockets or files
             self._node.refuse_replay(action.replay_id, time.monotonic_ns())
             return
@@ -219,6 +281,8 @@ class SocketLoop:
             elif not live.is_bound:
                 self._node.on_disconnected(time.monotonic_ns())
         self.is_connected = live.watch.connections_count > 0
+        if self.is_connected and self.refused is not None and self.refused.socket == "live" and not live.is_bound:
+            self.refused = None
 
 
 class _Waker:

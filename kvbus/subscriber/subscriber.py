@@ -9,6 +9,9 @@ from types import TracebackType
 import zmq
 
 from kvbus.endpoints import Endpoint
+from kvbus.security.key_files import Keyring
+from kvbus.security.keys import CurveConfig
+from kvbus.security.refusals import Refused, SocketStatus
 from kvbus.streams.asking import ReceiverLimits
 from kvbus.subscriber.items import Gap, Item, Restarted, StreamBrokenError, SubscriberCounts
 from kvbus.subscriber.loop import SocketLoop
@@ -60,6 +63,7 @@ class Subscriber:
         event_filter: EventFilter | None = None,
         limits: SubscriberLimits | None = None,
         receiver_limits: ReceiverLimits | None = None,
+        curve: CurveConfig | None = None,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
         """Open the sockets and begin to receive.
@@ -81,6 +85,7 @@ class Subscriber:
             event_filter: A filter made before, in place of the six filters above.
             limits: Bounds of memory, sockets and streams; default `SubscriberLimits()`.
             receiver_limits: Bounds and waits of each stream; default `ReceiverLimits()`.
+            curve: Keys, for encryption: of a client where it connects, of a server where it binds; `None` = plaintext.
             context: ZeroMQ context to share, which `inproc` needs; `None` = one of its own.
 
         Raises:
@@ -104,7 +109,7 @@ class Subscriber:
             receiver_limits=receiver_limits,
         )
         self._is_strict = strict
-        self._loop = SocketLoop(SubscriberNode(options, random.Random()), options, context)
+        self._loop = SocketLoop(SubscriberNode(options, random.Random()), options, context, Keyring.of(curve))
         self._mailbox: Mailbox[Item] = self._loop.mailbox
         self._loop.start()
         # Who forgets to close must not keep the thread for ever; the thread knows the loop alone, not this object.
@@ -119,6 +124,19 @@ class Subscriber:
     def is_connected(self) -> bool:
         """Whether a publisher is connected right now, as far as ZeroMQ knows."""
         return self._loop.is_connected
+
+    @property
+    def refused(self) -> Refused | None:
+        """Why it is not connected, or who was not let in: what was found last.
+
+        `None` while it is connected, and where nobody has refused anything: no publisher is there yet.
+        """
+        return self._loop.refused
+
+    @property
+    def sockets(self) -> list[SocketStatus]:
+        """The sockets: whether they are connected and encrypted, and refusals by reason."""
+        return self._loop.status()
 
     @property
     def closed(self) -> bool:

@@ -16,6 +16,7 @@ from kvbus.offload.generate import GeneratorOptions
 from kvbus.offload.groups import KVCacheGroup
 from kvbus.offload.ranks import RankOptions
 from kvbus.offload.trace import MOONCAKE_BLOCK_TOKENS
+from kvbus.security.keys import CurveConfig
 
 __all__ = ["GENERATED", "NULL_ENDPOINT", "TraceWorkerOptions", "parse_groups", "parse_lag", "parse_speed", "parse_tier"]
 
@@ -74,6 +75,7 @@ class TraceWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         wait_subscribers: Whether to begin only when every rank has a subscriber.
         wait_subscribers_s: For how long to wait for that, seconds, > 0.
         log_dir: Directory for one file a rank with everything it published; made if absent.
+        curve: Keys, for encryption, the same for all ranks; `None` = plaintext.
         oracle_file: File for the true content of every tier after every step.
     """
 
@@ -99,6 +101,7 @@ class TraceWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     wait_subscribers: bool = False
     wait_subscribers_s: float = 30.0
     log_dir: str | None = None
+    curve: CurveConfig | None = None
     oracle_file: str | None = None
 
     @property
@@ -156,6 +159,8 @@ class TraceWorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         yield from self._tier_problems()
         yield from self._group_problems()
         yield from self._endpoint_problems()
+        if self.curve is not None:
+            yield from self.curve.problems()
 
     def _tier_problems(self) -> Iterator[Problem]:
         engine = self.engine

@@ -229,6 +229,7 @@ class TraceWorker:
                 queue_size=options.queue_size,
                 hwm=options.hwm,
                 offset_by_rank=False,
+                curve=options.curve,
             )
             self._publishers.append(publisher)
             self._stack.callback(publisher.close, 0.0)

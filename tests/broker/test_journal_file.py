@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 from contextlib import suppress
@@ -63,6 +65,19 @@ def test_what_was_written_is_read(path: str) -> None:
     assert (False, expected) == (again.is_new, again.load())
     assert (5, 1) == (again.turn_id, again.checkpoint)
     again.abandon()
+
+
+def test_only_its_owner_can_read_it(path: str) -> None:
+    """E3: it holds the tokens of prompts; so do SQLite's files beside it."""
+    before = os.umask(0)
+    try:
+        file = JournalFile(path)
+        fill(file)
+        modes = {name: stat.S_IMODE(os.stat(path + name).st_mode) for name in ("", "-wal")}
+        file.close()
+    finally:
+        os.umask(before)
+    assert {"": 0o600, "-wal": 0o600} == modes
 
 
 def test_a_transaction_is_all_or_nothing(path: str) -> None:

@@ -11,6 +11,7 @@ from kvbus.broker.presence import WorkerState
 from kvbus.broker.status import BrokerStatus
 from kvbus.events import BlockRemoved, BlockStored
 from kvbus.ops import figures
+from kvbus.security.refusals import PEER_REFUSALS, SocketStatus
 from tests.broker.playbook import Playbook
 from tests.ops.standin import StandIn
 
@@ -27,6 +28,15 @@ def test_every_reason_is_either_a_decode_error_or_a_drop() -> None:
     rows = [*figures.decode_errors(now), *figures.drops(now)]
     assert sorted((reason,) for reason in REASONS) == sorted(labels for labels, _ in rows)
     assert set(figures.DECODE_ERRORS) <= set(REASONS)
+
+
+def test_refusals_are_there_before_the_first() -> None:
+    """A counter that appears with its first step is one that no alert sees."""
+    refused = {"unknown_key": 3, **{reason: 0 for reason in PEER_REFUSALS if reason != "unknown_key"}}
+    socket = SocketStatus(name="pub:all", endpoint="", is_bound=True, is_encrypted=True, connections=2, refused=refused)
+    now = msgspec.structs.replace(status(Playbook("a")), sockets=[socket])
+    assert [(("pub:all",), 2)] == figures.connections(now)
+    assert {("pub:all", reason): count for reason, count in refused.items()} == dict(figures.refusals(now))
 
 
 def test_a_worker_is_in_one_state() -> None:

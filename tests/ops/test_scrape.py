@@ -17,6 +17,7 @@ from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored
 from kvbus.ops.metrics import METRICS
 from kvbus.ops.report import Report
 from kvbus.ops.scrape import LABEL_CHARS, SERIES_MAX, scrape
+from kvbus.security.refusals import SocketStatus
 from tests.broker.playbook import Playbook, view
 from tests.ops.standin import StandIn
 from tests.shared_data import program
@@ -137,8 +138,9 @@ def test_every_metric_of_the_table_is_scraped() -> None:
     book.node.meter.sent(book.now_ns)
     report = StandIn(book).report()
     assert report.status is not None
+    socket = SocketStatus(name="pub:all", endpoint="", is_bound=True, is_encrypted=False, connections=0, refused={})
     report = msgspec.structs.replace(
-        report, status=msgspec.structs.replace(report.status, journal=JournalStatus(path="j"))
+        report, status=msgspec.structs.replace(report.status, journal=JournalStatus(path="j"), sockets=[socket])
     )
     scraped = Scraped(report)
     for metric in METRICS:

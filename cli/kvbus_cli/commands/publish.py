@@ -14,10 +14,12 @@ import typer
 
 from kvbus.endpoints import PORT_MAX, Endpoint
 from kvbus.errors import ConfigError, KvbusError, Problem
+from kvbus_cli.curve_flags import Allow, CurveKey, ServerKey, curve_of, naming_curve_flags
 from kvbus_cli.reporting import complain, reporting
 
 if TYPE_CHECKING:
     from kvbus.publisher import Publisher
+    from kvbus.security.keys import CurveConfig
     from kvbus_cli.event_input import EventInput, InputBatch
     from kvbus_cli.signals import StopSignal
 
@@ -67,6 +69,9 @@ def publish(
         float,
         typer.Option("--stay", metavar="S", help="Seconds to go on answering replay requests after the last line."),
     ] = 0.0,
+    curve_key: CurveKey = None,
+    server_key: ServerKey = None,
+    allow: Allow = None,
 ) -> None:
     """Read events from stdin, one JSON object a line, and publish them.
 
@@ -79,7 +84,8 @@ def publish(
         from kvbus_cli.signals import StopSignal
 
         with StopSignal() as stop:
-            target = _Target(endpoint, replay, data_parallel_rank, encoding, subscribers, wait)
+            curve = curve_of(curve_key, server_key, allow)
+            target = _Target(endpoint, replay, data_parallel_rank, encoding, subscribers, wait, curve)
             events = EventInput(topic, events_per_batch, data_parallel_rank)
             with _Outlet(target, topic, stop) as outlet:
                 _run(events, outlet, stop)
@@ -97,6 +103,7 @@ class _Target(NamedTuple):
     encoding: str
     subscribers: int
     wait_s: float
+    curve: CurveConfig | None
 
 
 class _Outlet:
@@ -165,13 +172,15 @@ class _Outlet:
 
         target = self._target
         try:
-            publisher = Publisher(
-                Endpoint.parse(target.endpoint, "ENDPOINT"),
-                topic,
-                None if target.replay is None else Endpoint.parse(target.replay, "--replay"),
-                target.data_parallel_rank,
-                encoding=cast(Literal["map", "array"], target.encoding),
-            )
+            with naming_curve_flags():
+                publisher = Publisher(
+                    Endpoint.parse(target.endpoint, "ENDPOINT"),
+                    topic,
+                    None if target.replay is None else Endpoint.parse(target.replay, "--replay"),
+                    target.data_parallel_rank,
+                    encoding=cast(Literal["map", "array"], target.encoding),
+                    curve=target.curve,
+                )
         except ConfigError as error:
             raise ConfigError(
                 [each._replace(field=_FLAGS.get(each.field, each.field)) for each in error.problems]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvbus_cli.curve_flags import CurveKey, ServerKey, curve_of, naming_curve_flags
 from kvbus_cli.exits import Exit
 from kvbus_cli.reporting import complain, reporting
 
@@ -54,6 +55,8 @@ def snapshot(
         list[str] | None, typer.Option(metavar="N", help="KV-cache group; none = absent. Repeatable.")
     ] = None,
     timeout: Annotated[float, typer.Option(metavar="S", help="Give up after S seconds of silence.")] = 10.0,
+    curve_key: CurveKey = None,
+    server_key: ServerKey = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each block.")] = False,
 ) -> None:
     """Ask a view for everything, and print who holds what.
@@ -68,9 +71,11 @@ def snapshot(
         from kvbus.views.state import ViewState
 
         endpoints, wanted = _read(endpoint, replay, timeout, ownership, medium, locality, group_idx)
-        answer, state, began = Replay(endpoints, silence_s=timeout), ViewState(), time.monotonic()
-        for batch in answer:
-            state.take(batch.topic or b"", batch.seq, batch.payload)
+        with naming_curve_flags():
+            answer = Replay(endpoints, silence_s=timeout, curve=curve_of(curve_key, server_key))
+            state, began = ViewState(), time.monotonic()
+            for batch in answer:
+                state.take(batch.topic or b"", batch.seq, batch.payload)
         for line in _json_lines(state, wanted) if as_json else _table(state, wanted):
             sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
@@ -122,8 +127,15 @@ def _read(
 
 def _ending(answer: Replay, state: ViewState, took: float, tried: Sequence[Endpoint]) -> str:
     """Say in one line what came, and why it may not be everything."""
+    from kvbus.security.refusals import meaning_of
+
     if answer.endpoint is None:
-        return f"nobody answers replay at {' nor at '.join(each.url for each in tried)}; try --replay"
+        found = [
+            f"; {url} refuses the connection ({reasons[0]}): {meaning_of(reasons[0], binds=False)}"
+            for url, reasons in answer.refusals.items()
+        ]
+        hint = "".join(found) or "; try --replay"
+        return f"nobody answers replay at {' nor at '.join(each.url for each in tried)}{hint}"
     size = f"{state.payload_bytes / 1e6:.1f} MB" if state.payload_bytes >= 1e5 else f"{state.payload_bytes} bytes"
     batches = f"{state.batches} {'batch' if state.batches == 1 else 'batches'}"
     text = f"{answer.endpoint.url} at number {state.next_seq}: {batches}, {size}, {took:.1f} s"

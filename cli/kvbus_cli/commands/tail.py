@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -16,14 +17,20 @@ import typer
 from kvbus.endpoints import Endpoint
 from kvbus.errors import ConfigError, Problem, UsageError
 from kvbus.views.filters import EventFilter
+from kvbus_cli.curve_flags import CurveKey, ServerKey, curve_of, naming_curve_flags
 from kvbus_cli.reporting import complain, reporting
 
 if TYPE_CHECKING:
     from types import FrameType
 
+    from kvbus.security.keys import CurveConfig
+    from kvbus.security.refusals import Refused
     from kvbus.subscriber import Gap, Item, Received, Restarted, Subscriber
 
 T = TypeVar("T")
+
+LOOK_S = 0.5
+"""How often to look, while nothing comes, whether somebody refuses us."""
 
 HINT_AFTER_S = 3.0
 """Silence after which a person is told that nobody publishes there, or that nothing is published."""
@@ -66,6 +73,8 @@ def tail(
     start: Annotated[
         str, typer.Option("--from", metavar="live|oldest|N", help="Begin with earlier batches, through --replay.")
     ] = "live",
+    curve_key: CurveKey = None,
+    server_key: ServerKey = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Print events as they are published, and what was lost.
@@ -93,13 +102,31 @@ def tail(
         flags.finish()
         assert where is not None
 
-        from kvbus.subscriber import Subscriber
-
-        with (
-            _ending_on_signals(),
-            Subscriber(where, replay_where, topic, event_filter=event_filter, start=start_read) as subscriber,
-        ):
+        curve = curve_of(curve_key, server_key)
+        with _ending_on_signals(), _opened(where, replay_where, topic, event_filter, start_read, curve) as subscriber:
             _Tail(subscriber, endpoint, as_json).run(limits)
+
+
+def _opened(
+    where: Endpoint,
+    replay_where: Endpoint | None,
+    topic: str,
+    event_filter: EventFilter | None,
+    start: Literal["live", "oldest"] | int,
+    curve: CurveConfig | None,
+) -> Subscriber:
+    """Open the subscriber, which says nothing by itself: what it logs is said here in other words.
+
+    Raises:
+        ConfigError: An endpoint or a key cannot be used.
+    """
+    import logging
+
+    from kvbus.subscriber import Subscriber
+
+    logging.getLogger("kvbus.subscriber").addHandler(logging.NullHandler())
+    with naming_curve_flags():
+        return Subscriber(where, replay_where, topic, event_filter=event_filter, start=start, curve=curve)
 
 
 class _Limits(NamedTuple):
@@ -181,7 +208,8 @@ class _Tail:
         self._subscriber = subscriber
         self._endpoint = endpoint
         self._lines = _JsonLines() if as_json else _ReadableLines()
-        self._has_hint_to_give = sys.stderr.isatty()
+        self._hint_at_s = time.monotonic() + HINT_AFTER_S if sys.stderr.isatty() else math.inf
+        self._refused: Refused | None = None
         self._batches = self._events = self._gaps = self._lost = self._restarts = 0
 
     def run(self, limits: _Limits) -> None:
@@ -201,15 +229,26 @@ class _Tail:
 
     def _next(self, deadline_s: float | None) -> Item | None:
         """Wait for the next item; `None` when the time is out or the subscriber has ended."""
-        if self._has_hint_to_give:
-            wait_s = HINT_AFTER_S if deadline_s is None else min(HINT_AFTER_S, deadline_s - time.monotonic())
-            item = self._subscriber.receive(max(0.0, wait_s))
-            self._has_hint_to_give = False
+        while True:
+            left_s = math.inf if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+            item = self._subscriber.receive(min(LOOK_S, left_s))
+            self._say_refused()
             if item is not None:
+                self._hint_at_s = math.inf
                 return item
-            if wait_s == HINT_AFTER_S:
-                complain(self._hint())
-        return self._subscriber.receive(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+            if left_s <= LOOK_S or self._subscriber.closed:
+                return None
+            if time.monotonic() >= self._hint_at_s:
+                self._hint_at_s = math.inf
+                if self._refused is None:
+                    complain(self._hint())
+
+    def _say_refused(self) -> None:
+        """Say why nothing comes, if somebody refuses us: once, and now and then while it goes on."""
+        refused = self._subscriber.refused
+        if refused is not None and refused != self._refused:
+            complain(f"{refused.endpoint} refuses the connection ({refused.reason}): {refused.meaning}")
+        self._refused = refused
 
     def _take(self, item: Item, events_left: int | None) -> Iterator[str]:
         """Count an item and return its lines."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import msgspec
 import typer
 
+from kvbus_cli.curve_flags import Allow, CurveKey, ServerKey, curve_of, naming_curve_flags
 from kvbus_cli.reporting import complain, reporting
 
 if TYPE_CHECKING:
@@ -173,6 +174,9 @@ def worker(
     ready_file: _ReadyFile = None,
     log_dir: _LogDir = None,
     oracle: _Oracle = None,
+    curve_key: CurveKey = None,
+    server_key: ServerKey = None,
+    allow: Allow = None,
     json: _Json = False,
 ) -> None:
     """Run requests through a GPU prefix cache and offloading tiers, without a GPU, and publish what happened, rank by rank.
@@ -213,6 +217,7 @@ def worker(
             wait_subscribers=wait_subscribers,
             wait_subscribers_s=wait_seconds,
             log_dir=log_dir,
+            curve=curve_of(curve_key, server_key, allow),
             oracle_file=oracle,
             **publishing,
         )
@@ -324,10 +329,12 @@ def _run(
     from kvbus_cli.signals import StopSignal
 
     _check_times(seconds, linger)
-    player = TraceWorker(options)
+    with naming_curve_flags():
+        player = TraceWorker(options)
     with StopSignal() as stop_signal:
         try:
-            player.start()
+            with naming_curve_flags():
+                player.start()
             for rank in player.endpoints:
                 shown_replay = f", replay {rank.replay_endpoint}" if rank.replay_endpoint else ""
                 complain(f"rank {rank.tensor_parallel_rank} publishes on {rank.endpoint}{shown_replay}")
