@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 import yaml
 
+from kvbus_cli.exits import Exit
 from tests.command_lines import problem_of
 from tests.shared_data import CHECKOUT
 from tests.source_tree import tracked_files
 
 DEPLOY = CHECKOUT / "deploy"
 COMPOSE = DEPLOY / "compose.yaml"
-SIDECAR = DEPLOY / "kubernetes" / "sidecar.yaml"
+KUBERNETES = DEPLOY / "kubernetes"
 DOCKERFILE = DEPLOY / "Dockerfile"
 
 
@@ -31,7 +34,10 @@ def _services() -> dict[str, Any]:
 
 
 def _resources() -> dict[str, Any]:
-    return {resource["kind"]: resource for resource in yaml.safe_load_all(SIDECAR.read_text(encoding="utf-8"))}
+    """What the native sidecar is made of; each kind is there once."""
+    files = [*(KUBERNETES / "engine").glob("*.yaml"), *(KUBERNETES / "native-sidecar").glob("*.yaml")]
+    found = [resource for path in files for resource in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+    return {resource["kind"]: resource for resource in found}
 
 
 def _pod() -> dict[str, Any]:
@@ -84,18 +90,20 @@ def test_the_sidecar_is_native_and_ends_after_the_engine() -> None:
     """As a plain container it would be stopped together with the engine, before the engine's last events."""
     (sidecar,) = _pod()["initContainers"]
     assert "Always" == sidecar["restartPolicy"]
-    assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(sidecar)
+    assert {"startupProbe", "livenessProbe"} <= set(sidecar)
 
 
 def test_probes_and_services_name_ports_that_kvbus_binds() -> None:
     """A probe of a port that nobody binds restarts a healthy broker for ever."""
     (sidecar,) = _pod()["initContainers"]
     ports = {port["name"]: port["containerPort"] for port in sidecar["ports"]}
-    assert {f"tcp://*:{ports['kv-events']}"} == {_value(sidecar["args"], "--pub")}
-    assert {f"tcp://*:{ports['kv-replay']}"} == {_value(sidecar["args"], "--replay")}
-    probed = {sidecar[probe]["tcpSocket"]["port"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")}
+    assert f"tcp://*:{ports['kv-events']}" == _value(sidecar["args"], "--pub")
+    assert f"tcp://*:{ports['kv-replay']}" == _value(sidecar["args"], "--replay")
+    assert f"0.0.0.0:{ports['kvbus-http']}" == _value(sidecar["args"], "--http")
+    probed = {sidecar[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe")}
     offered = {port["targetPort"] for port in _resources()["Service"]["spec"]["ports"]}
-    assert probed | offered <= set(ports)
+    watched = {endpoint["port"] for endpoint in _resources()["PodMonitor"]["spec"]["podMetricsEndpoints"]}
+    assert probed | offered | watched <= set(ports)
 
 
 def test_the_engine_publishes_where_the_sidecar_listens() -> None:
@@ -111,10 +119,66 @@ def test_the_engine_publishes_where_the_sidecar_listens() -> None:
 
 def test_engine_ports_stay_inside_the_pod() -> None:
     """Events carry prompt tokens, and the engine's own ports have no filter in front."""
+    (engine,) = _pod()["containers"]
+    (sidecar,) = _pod()["initContainers"]
+    open_ports = {port["containerPort"] for port in [*engine["ports"], *sidecar["ports"]]}
     policy = _resources()["NetworkPolicy"]["spec"]
-    allowed = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
-    assert {"http", "kv-events", "kv-replay"} == allowed
+    assert open_ports == {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
     assert policy["podSelector"]["matchLabels"] == _resources()["Service"]["spec"]["selector"]
+    assert policy["podSelector"] == _resources()["PodMonitor"]["spec"]["selector"]
+
+
+def test_the_central_broker_and_its_services_agree() -> None:
+    """What selects, mounts and probes finds what it means."""
+    found = [
+        resource
+        for path in (KUBERNETES / "central").glob("*.yaml")
+        for resource in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    ]
+    named = {(resource["kind"], resource["metadata"]["name"]): resource for resource in found if "metadata" in resource}
+    template = named["Deployment", "kvbus"]["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    (broker,) = template["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in broker["ports"]}
+    assert labels == named["Service", "kvbus"]["spec"]["selector"]
+    assert labels == named["PodMonitor", "kvbus"]["spec"]["selector"]["matchLabels"]
+    assert labels == named["NetworkPolicy", "kvbus"]["spec"]["podSelector"]["matchLabels"]
+    policy = named["NetworkPolicy", "kvbus"]["spec"]
+    assert set(ports.values()) == {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    engines = named["Service", "vllm-engines"]["spec"]["selector"]
+    assert engines == named["NetworkPolicy", "vllm-engines"]["spec"]["podSelector"]["matchLabels"]
+    assert engines == _resources()["Deployment"]["spec"]["selector"]["matchLabels"]
+    assert problem_of(broker["args"]) is None
+
+
+def test_the_central_broker_is_configured_right() -> None:
+    """Its configuration has no mistake, and names the ports, the file system and the service that the manifests have."""
+    path = KUBERNETES / "central" / "kvbus.toml"
+    done = subprocess.run(
+        [sys.executable, "-m", "kvbus_cli", "config", "check", str(path)], capture_output=True, text=True, check=False
+    )
+    assert (0, "") == (done.returncode, done.stdout), done.stderr
+    text = path.read_text(encoding="utf-8")
+    ports = {int(port) for port in re.findall(r'"(?:tcp://\*|0\.0\.0\.0):(\d+)"', text)}
+    manifest = yaml.safe_load((KUBERNETES / "central" / "deployment.yaml").read_text(encoding="utf-8"))
+    (broker,) = manifest["spec"]["template"]["spec"]["containers"]
+    assert {port["containerPort"] for port in broker["ports"]} == ports
+    (journal,) = re.findall(r'^journal = "(.*)/[^/]+"$', text, re.MULTILINE)
+    assert journal in {mount["mountPath"] for mount in broker["volumeMounts"] if not mount.get("readOnly")}
+    services = list(yaml.safe_load_all((KUBERNETES / "central" / "services.yaml").read_text(encoding="utf-8")))
+    engines = next(service for service in services if service["metadata"]["name"] == "vllm-engines")
+    events, replay = (port["port"] for port in engines["spec"]["ports"])
+    assert f'target = "vllm-engines:{events}"' in text
+    assert f"replay_port = {replay}" in text
+
+
+def test_a_configuration_error_ends_a_unit_for_good() -> None:
+    """Exit code 2 is a wrong configuration: trying it again fills the log and cures nothing."""
+    for path in (DEPLOY / "systemd").glob("*.service"):
+        text = path.read_text(encoding="utf-8")
+        assert f"RestartPreventExitStatus={int(Exit.USAGE)}" in text
+        (command,) = re.findall(r"^ExecStart=/opt/kvbus/bin/kvbus (.*)$", text, re.MULTILINE)
+        assert problem_of(command.replace("%i", "main").split()) is None
 
 
 def test_the_image_is_built_from_files_that_exist_and_runs_without_rights() -> None:

@@ -33,7 +33,15 @@ OF_A_ROOM = {
 }
 
 # Folders whose tests mirror no room: they run several together.
-FREE_FOLDERS = {"tests/integration", "tests/interop", "tests/contract", "tests/golden", "tests/typing", "tests/sim"}
+FREE_FOLDERS = {
+    "tests/integration",
+    "tests/deployment",
+    "tests/interop",
+    "tests/contract",
+    "tests/golden",
+    "tests/typing",
+    "tests/sim",
+}
 
 # Spelt so that this file does not hold them. Anything absolute under a home folder is somebody's machine.
 MACHINE_OR_REGISTRY = re.compile(

@@ -33,8 +33,8 @@ class RealWorker:
     def wait_for_subscriber(self) -> None:
         assert b"\x01" == self.socket.recv()
 
-    def publish(self, *events: Event, rank: int | None = 0) -> None:
-        payload = encode_batch(EventBatch(1.0, list(events), rank))
+    def publish(self, *events: Event, rank: int | None = 0, ts: float = 1.0) -> None:
+        payload = encode_batch(EventBatch(ts, list(events), rank))
         self.socket.send_multipart(live_message(self.topic, self.seq, payload))
         self.seq += 1
 
