@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 
 import pytest
 import zmq
 
-__all__ = ["free_ports", "needs_ipv6"]
+__all__ = ["free_ports", "needs_ipv6", "needs_linux"]
 
 
 def _has_ipv6() -> bool:
@@ -17,6 +18,8 @@ def _has_ipv6() -> bool:
         return True
     return False
 
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="measures with what only Linux tells of a process")
 
 needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
 

@@ -1,14 +1,21 @@
-"""The program of every child process: reads from its first line what it is, and becomes that."""
+"""The program of every child process: reads from its first line what it is, and becomes that.
+
+It ends when its parent closes. A parent that is killed closes too, but a child that waits for something else, or that was paused,
+would not see it; so the kernel is asked to end it, where it can (Linux).
+"""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
+import signal
+import sys
 import threading
 
 from kvbus.bench.processes import Channel
 
-__all__ = ["ROLES", "main", "watch"]
+__all__ = ["ROLES", "end_with_parent", "main", "watch"]
 
 ROLES = {
     "loader": "kvbus.bench.loader",
@@ -23,6 +30,9 @@ ROLES = {
     "soak-worker": "kvbus.bench.soak_worker",
 }
 """Module by role; each has a `run(role, channel, arguments)`, and only the one that is needed is loaded."""
+
+
+PR_SET_PDEATHSIG = 1
 
 
 def main(read_fd: int = 0, write_fd: int = 1) -> None:
@@ -55,5 +65,12 @@ def watch(channel: Channel) -> None:
     threading.Thread(target=wait, name="parent-watch", daemon=True).start()
 
 
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 if __name__ == "__main__":
+    end_with_parent()
     main()

@@ -85,8 +85,11 @@ def draw_curves(curves: Mapping[str, tuple[str, Mapping[str, Sequence[tuple[floa
     for axes, (quantity, (measured, lines)) in zip(fields, curves.items(), strict=True):
         for name, points in lines.items():
             axes.plot([x for x, _ in points], [y for _, y in points], marker="o", markersize=3, label=name)
-        axes.set_xscale("log", base=10 if max(x for points in lines.values() for x, _ in points) > 1000 else 2)
-        axes.set_ylim(bottom=0)
+        values = sorted({x for points in lines.values() for x, _ in points})
+        axes.set_xscale("log")
+        axes.set_xticks(values, [f"{value:,.0f}".replace(",", " ") for value in values], fontsize=8)
+        axes.set_xticks([], minor=True)
+        axes.set_ylim(0, 1.1 * max(y for points in lines.values() for _, y in points))
         axes.set_xlabel(quantity, fontsize=9)
         axes.set_ylabel(measured, fontsize=9)
         axes.grid(alpha=0.3)

@@ -10,6 +10,9 @@ import zmq
 
 from kvbus.bench.cpu import CpuTime, cpu_time, resident_bytes, settled_cpu_time
 from kvbus.bench.processes import BenchError
+from tests.machine import needs_linux
+
+pytestmark = needs_linux
 
 GONE = 2**22 + 1  # above the kernel's largest process id
 

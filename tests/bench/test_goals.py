@@ -10,6 +10,9 @@ from kvbus.bench.figures import Spread
 from kvbus.bench.goals import GOALS, Check, check_goals, check_lines
 from kvbus.bench.options import BenchOptions
 from tests.bench.vllm_like import write_vllm_like
+from tests.machine import needs_linux
+
+pytestmark = needs_linux
 
 TINY = BenchOptions(events=40, rounds=1, latency_batches=3)
 

@@ -10,6 +10,9 @@ import pytest
 from kvbus.bench.pending import _measure, check_pending, measure_pending, pending_lines, write_events
 from kvbus.bench.processes import BenchError
 from kvbus.errors import ConfigError
+from tests.machine import needs_linux
+
+pytestmark = needs_linux
 
 
 def test_events_that_waited_all_come_out_in_either_order() -> None:

@@ -10,6 +10,9 @@ from kvbus.bench.options import BenchOptions, Mode
 from kvbus.bench.processes import BenchError
 from kvbus.bench.rig import Rig
 from tests.bench.vllm_like import write_vllm_like
+from tests.machine import needs_linux
+
+pytestmark = needs_linux
 
 
 def test_every_variant_runs_over_tcp(tmp_path: Path) -> None:

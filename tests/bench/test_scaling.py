@@ -6,6 +6,9 @@ import pytest
 
 from kvbus.bench.options import BenchOptions
 from kvbus.bench.scaling import QUANTITIES, Curve, Point, curve_lines, measure_curve, plottable
+from tests.machine import needs_linux
+
+pytestmark = needs_linux
 
 OPTIONS = BenchOptions(workers=2, batch=2, events=10, rounds=1)
 

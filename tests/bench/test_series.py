@@ -6,6 +6,9 @@ from kvbus.bench.figures import Spread
 from kvbus.bench.options import BenchOptions
 from kvbus.bench.rig import Measurement
 from kvbus.bench.series import compare, measure_case, summarise
+from tests.machine import needs_linux
+
+pytestmark = needs_linux
 
 
 def _measurement(variant: str, turn: int, cpu_us: float | None, p50_us: float, rate: float = 1.0) -> Measurement:

@@ -6,6 +6,9 @@ import pytest
 
 from kvbus.bench.soak import Sample, SoakOptions, _longest_by_second, _problems, _slope, soak, soak_lines
 from kvbus.errors import ConfigError
+from tests.machine import needs_linux
+
+pytestmark = needs_linux
 
 VOTES = {"received": 20, "released": 18, "pending": 0, "void": 2, "given_up": 0, "rejected": 0}
 

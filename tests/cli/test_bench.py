@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 from kvbus_cli.exits import Exit
 from kvbus_cli.main import app
 from tests.bench.vllm_like import write_vllm_like
+from tests.machine import needs_linux
+
+pytestmark = needs_linux
 
 TINY = ["bench", "--workers", "2", "--events", "20", "--rounds", "1", "--rate", "0"]
 
