@@ -33,6 +33,7 @@ FLAGS: Final[Mapping[str, OptionPath]] = {
     "--pub": ("views", ONLY, "endpoint"),
     "--replay": ("views", ONLY, "replay_endpoint"),
     "--topic": ("views", ONLY, "topic"),
+    "--profile": ("views", ONLY, "profile"),
     "--buffer-batches": ("views", ONLY, "buffer_batches"),
     "--buffer-bytes": ("views", ONLY, "buffer_bytes"),
     "--hwm": ("views", ONLY, "hwm"),

@@ -1,7 +1,7 @@
 """Options from environment variables.
 
 The name is `KVBUS_` and the option's path, in capitals: `KVBUS_AGE_S`, `KVBUS_INGEST__WORKERS`, `KVBUS_VIEWS__0__TOPIC`. The one
-view that most brokers have has short names besides, as its flags do: `KVBUS_PUB`, `KVBUS_REPLAY`, `KVBUS_TOPIC`.
+view that most brokers have has short names besides, as its flags do: `KVBUS_PUB`, `KVBUS_REPLAY`, `KVBUS_TOPIC`, `KVBUS_PROFILE`.
 
 The value is the text itself for an option that is a text, and for all others what would stand in the file; lists and tables may
 be JSON too, because that is what templates of pods can make.
@@ -39,6 +39,7 @@ _SHORT: Final[Mapping[str, Path]] = {
     "PUB": ("views", ONLY, "endpoint"),
     "REPLAY": ("views", ONLY, "replay_endpoint"),
     "TOPIC": ("views", ONLY, "topic"),
+    "PROFILE": ("views", ONLY, "profile"),
 }
 
 _OF_KUBERNETES: Final = re.compile(

@@ -257,7 +257,11 @@ class _Reader:
             return msgspec.convert(value, hint)
         except msgspec.ValidationError as error:
             words = words_in(hint)
-            reason = f"must be one of {', '.join(words)}" if words else str(error).replace("`", "").lower()
+            reason = (
+                f"must be one of {', '.join(word or '(empty)' for word in words)}"
+                if words
+                else str(error).replace("`", "").lower()
+            )
             self._wrong(path, value, reason)
         except TypeError:
             self._wrong(path, value, "cannot be written in a file")

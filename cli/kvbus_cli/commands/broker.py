@@ -103,6 +103,12 @@ def broker(
         str | None,
         typer.Option("--topic", help="Topic of every message; llm-d wants kv@POD@MODEL.", show_default="empty"),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", metavar="ROUTER", help="What reads along: dynamo, llm-d, …; see kvbus config profiles."
+        ),
+    ] = None,
     on_loss: Annotated[
         str | None,
         typer.Option(
