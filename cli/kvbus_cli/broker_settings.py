@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -119,7 +119,7 @@ class BrokerSettings(NamedTuple):
         found = [*_half_an_ingest(layers), *broker_problems(layers.document)]
         problems = [*refused, *layers.problems, *(self._shown(layers.blame(problem, FLAGS)) for problem in found)]
         config = readable_broker_config(layers.document)
-        return LoadedBroker(config, problems, list(layers.rows(config)), list(environment.strangers))
+        return LoadedBroker(config, problems, list(layers.rows(config)), _nobodys(environment.strangers))
 
     def _put_typed(self, layers: Layers) -> list[Problem]:
         """Put what was typed on top, and return what cannot be read of it."""
@@ -161,6 +161,16 @@ def _engine(typed: Mapping[str, Any]) -> WorkerConfig | None:
     )
 
 
+def _nobodys(strangers: Sequence[Problem]) -> list[Problem]:
+    """Return those variables that mean nothing to the other commands either; the commands are built only if there are any."""
+    if not strangers:
+        return []
+    from kvbus_cli.command_options import ROLES, variables_of
+
+    known = {name for role in ROLES for name in variables_of(role)}
+    return [stranger for stranger in strangers if stranger.field not in known]
+
+
 def _half_an_ingest(layers: Layers) -> list[Problem]:
     """Refuse to guess the half of an ingest socket that nobody says."""
     ingest = layers.document.get("ingest")
@@ -182,7 +192,10 @@ def flags_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     typed = {flag: parameters.get(flag.removeprefix("--").replace("-", "_")) for flag in (*FLAGS, *ENGINE_FLAGS)}
     if isinstance(typed["--topics"], str):
         typed["--topics"] = [name for name in typed["--topics"].split(",") if name]
-    return {flag: value for flag, value in typed.items() if _is_typed(value)}
+    # A flag that may be repeated is a tuple in some releases of typer.
+    return {
+        flag: list(value) if isinstance(value, tuple) else value for flag, value in typed.items() if _is_typed(value)
+    }
 
 
 def read_toml(path: Path, field: str = "--config") -> tuple[dict[str, Any], dict[OptionPath, int]]:

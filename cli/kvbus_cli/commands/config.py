@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvbus_cli.exits import Exit
 from kvbus_cli.reporting import complain, reporting
 
 if TYPE_CHECKING:
-    from kvbus.settings.layers import Row
+    from kvbus.errors import Problem
     from kvbus.views.profiles import Profile
-    from kvbus_cli.broker_settings import LoadedBroker
 
 __all__ = ["register"]
 
 VALUE_CHARS = 36
 """Longest value shown in a table; `--json` shows all of it."""
+
+
+_Role = Annotated[str, typer.Option("--role", metavar="ROLE", help="Whose options: broker, worker or tail.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,9 +46,10 @@ def show(
         list[str] | None,
         typer.Argument(metavar="FILE|FLAG OF kvbus broker", help="What to take together.", show_default=False),
     ] = None,
+    role: _Role = "broker",
     json: Annotated[bool, typer.Option("--json", help="Print one object an option and line.")] = False,
 ) -> None:
-    """Print every option of a broker with its value, and who said it: a line of the file, a variable, a flag, or nobody.
+    """Print every option with its value, and who said it: a line of the file, a variable, a flag, or nobody.
 
     In order of growing strength: default, profile of the view, file, KVBUS_… variables, flags. What is wrong is said too, and
     then it exits with 2.
@@ -55,14 +59,19 @@ def show(
 
         words = arguments or []
         path = Path(words.pop(0)) if words and not words[0].startswith("-") else None
-        parameters = _parse_flags(context, words)
+        if role != "broker":
+            _show_command(_command_context(context, role, [*_naming(path), *words]), json)
+            return
+        parameters = _command_context(context, role, words).params
         loaded = BrokerSettings(path or parameters["config_path"], flags_of(parameters), os.environ, "FILE").survey()
-        _print_rows(loaded.rows, json)
-        _complain_of(loaded)
+        _print_rows([(row.option, row.value, str(row.origin), row.origin._asdict()) for row in loaded.rows], json)
+        _complain_of(loaded.problems, loaded.strangers)
 
 
 def check(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Configuration of a broker, TOML.", show_default=False)],
+    context: typer.Context,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Configuration, TOML.", show_default=False)],
+    role: _Role = "broker",
     json: Annotated[bool, typer.Option("--json", help="Print one object a problem and line, on stdout.")] = False,
 ) -> None:
     """Say everything that is wrong with a configuration: keys, types, ranges, relations, and ports that meet.
@@ -74,41 +83,41 @@ def check(
 
         from kvbus.errors import ConfigError
         from kvbus_cli.broker_settings import BrokerSettings
-        from kvbus_cli.exits import Exit
 
+        strangers: list[Problem] = []
         try:
-            loaded = BrokerSettings(path, variables=os.environ, path_field="FILE").survey()
+            if role == "broker":
+                loaded = BrokerSettings(path, variables=os.environ, path_field="FILE").survey()
+                problems, strangers = loaded.problems, loaded.strangers
+            else:
+                problems = _problems_of_command(context, role, path)
         except ConfigError as error:
-            if not json:
-                raise
-            problems, strangers = error.problems, []
-        else:
-            problems, strangers = loaded.problems, loaded.strangers
-            if not json:
-                _complain_of(loaded)
-                complain(f"{path}: nothing is wrong")
-                return
-        for severity, found in (("error", problems), ("warning", strangers)):
-            for problem in found:
-                print(msgspec.json.encode({"severity": severity, **problem._asdict()}).decode())
-        if problems:
-            raise typer.Exit(Exit.USAGE)
+            problems = error.problems
+        if json:
+            for severity, found in (("error", problems), ("warning", strangers)):
+                for problem in found:
+                    print(msgspec.json.encode({"severity": severity, **problem._asdict()}).decode())
+            if problems:
+                raise typer.Exit(Exit.USAGE)
+            return
+        _complain_of(problems, strangers)
+        complain(f"{path}: nothing is wrong")
 
 
 def schema(
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="Whose: broker.")] = "broker",
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="Whose: broker, worker or tail.")] = "broker",
 ) -> None:
     """Print the JSON schema (2020-12) of a configuration file, for editors and validators."""
     with reporting():
         import msgspec
 
         from kvbus.config import BrokerConfig
-        from kvbus.errors import ConfigError, Problem
         from kvbus.settings.schema import schema_of
+        from kvbus_cli.command_options import command_schema
 
-        if role != "broker":
-            raise ConfigError([Problem("ROLE", role, "must be broker")])
-        print(msgspec.json.format(msgspec.json.encode(schema_of(BrokerConfig, f"kvbus {role}"))).decode())
+        _check_role(role)
+        found = schema_of(BrokerConfig, "kvbus broker") if role == "broker" else command_schema(role)
+        print(msgspec.json.format(msgspec.json.encode(found)).decode())
 
 
 def example() -> None:
@@ -120,41 +129,91 @@ def example() -> None:
         print(example_file(BrokerConfig), end="")
 
 
-def _parse_flags(context: typer.Context, words: list[str]) -> dict[str, Any]:
-    """Return the parameters of `kvbus broker` as it would take them.
+def _command_context(context: typer.Context, role: str, words: list[str]) -> typer.Context:
+    """Return the context of a command as if these words had been typed behind it.
+
+    Args:
+        context: Of this command.
+        role: Name of the other one.
+        words: What is typed.
 
     Raises:
+        ConfigError: There is no such role.
         UsageError: Of typer: a flag that there is not, or that lacks its value; it says so by itself.
     """
-    command = context.find_root().command.commands["broker"]  # type: ignore[attr-defined]
-    parameters: dict[str, Any] = command.make_context("kvbus broker", words).params
-    return parameters
+    _check_role(role)
+    command = context.find_root().command.commands[role]  # type: ignore[attr-defined]
+    made: typer.Context = command.make_context(f"kvbus {role}", words)
+    return made
 
 
-def _complain_of(loaded: LoadedBroker) -> None:
+def _check_role(role: str) -> None:
+    """Refuse a role that there is not.
+
+    Raises:
+        ConfigError: With those that there are.
+    """
+    from kvbus.errors import ConfigError, Problem
+    from kvbus_cli.command_options import ROLES
+
+    if role not in ("broker", *ROLES):
+        raise ConfigError([Problem("ROLE", role, f"must be one of broker, {', '.join(ROLES)}")])
+
+
+def _naming(path: Path | None) -> list[str]:
+    """Return the flag that names a file."""
+    return [] if path is None else ["--config", str(path)]
+
+
+def _show_command(command: typer.Context, json: bool) -> None:
+    """Print every option of a command."""
+    from kvbus_cli.command_options import option_rows
+
+    _print_rows([(row.option, row.value, row.origin, row.origin) for row in option_rows(command)], json)
+
+
+def _problems_of_command(context: typer.Context, role: str, path: Path) -> list[Problem]:
+    """Return everything that is wrong with the file of a command that is not the broker."""
+    from kvbus.errors import ConfigError
+    from kvbus_cli.command_options import blamed, command_problems
+    from kvbus_cli.commands.worker import trace_worker_options
+
+    _check_role(role)
+    problems = command_problems(role, path, os.environ)
+    if problems or role != "worker":
+        return problems
+    command = _command_context(context, role, _naming(path))
+    try:
+        trace_worker_options(command).validate()
+    except ConfigError as error:
+        return [blamed(command, problem) for problem in error.problems]
+    return []
+
+
+def _complain_of(problems: list[Problem], strangers: list[Problem]) -> None:
     """Say what is wrong, and end with 2 if anything is."""
     from kvbus.errors import ConfigError
 
-    for stranger in loaded.strangers:
+    for stranger in strangers:
         complain(f"warning: {stranger.field}: {stranger.reason}")
-    if loaded.problems:
-        raise ConfigError(loaded.problems)
+    if problems:
+        raise ConfigError(problems)
 
 
-def _print_rows(rows: list[Row], json: bool) -> None:
-    """Print options with values and origins."""
+def _print_rows(rows: list[tuple[str, Any, str, Any]], json: bool) -> None:
+    """Print options with values and origins: the latter in words, and as for programs."""
     import msgspec
 
     if json:
-        for row in rows:
-            print(msgspec.json.encode({**row._asdict(), "origin": row.origin._asdict()}).decode())
+        for option, value, _, origin in rows:
+            print(msgspec.json.encode({"option": option, "value": value, "origin": origin}).decode())
         return
-    values = [msgspec.json.encode(row.value).decode() if row.value is not None else "none" for row in rows]
+    values = ["none" if value is None else msgspec.json.encode(value).decode() for _, value, _, _ in rows]
     shown = [value if len(value) <= VALUE_CHARS else f"{value[: VALUE_CHARS - 1]}…" for value in values]
-    wide = max(len(row.option) for row in rows)
+    wide = max(len(row[0]) for row in rows)
     wider = max(map(len, shown))
-    for row, value in zip(rows, shown, strict=True):
-        print(f"{row.option:<{wide}}  {value:<{wider}}  {row.origin}")
+    for (option, _, origin, _), value in zip(rows, shown, strict=True):
+        print(f"{option:<{wide}}  {value:<{wider}}  {origin}")
 
 
 def profiles(

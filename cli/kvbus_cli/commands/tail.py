@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeVar
 
 import typer
@@ -17,6 +18,7 @@ import typer
 from kvbus.endpoints import Endpoint
 from kvbus.errors import ConfigError, Problem, UsageError
 from kvbus.views.filters import EventFilter
+from kvbus_cli.command_options import config_option
 from kvbus_cli.curve_flags import CurveKey, ServerKey, curve_of, naming_curve_flags
 from kvbus_cli.reporting import complain, reporting
 
@@ -76,6 +78,7 @@ def tail(
     curve_key: CurveKey = None,
     server_key: ServerKey = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    config: Annotated[Path | None, config_option()] = None,
 ) -> None:
     """Print events as they are published, and what was lost.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
+from kvbus.errors import ConfigError
+from kvbus_cli.command_options import blamed, config_option
 from kvbus_cli.curve_flags import Allow, CurveKey, ServerKey, curve_of, naming_curve_flags
 from kvbus_cli.reporting import complain, reporting
 
@@ -138,6 +140,7 @@ def register(app: typer.Typer) -> None:
 
 def worker(
     context: typer.Context,
+    config: Annotated[Path | None, config_option()] = None,
     trace: _Trace = "generated",
     ranks: _Ranks = 1,
     gpu_blocks: _GpuBlocks = 2000,
@@ -185,43 +188,57 @@ def worker(
     said already, exits with 0.
     """
     with reporting():
-        from kvbus.offload.generate import GeneratorOptions
-        from kvbus.worker.options import TraceWorkerOptions, parse_speed
-
-        engine = _engine(
-            gpu_blocks, cpu_blocks, groups, hash_block_size, ownership, tier or [], cache_policy, self_describing, lazy,
-            clears_per_hour
-        )  # fmt: skip
-        publishing: dict[str, Any] = {
-            "endpoint": endpoint,
-            "replay_endpoint": None if replay == "none" else replay,
-            "topic": topic,
-            "buffer_steps": buffer_steps,
-        }
-        if engine_config is not None:
-            publishing |= _as_engine(engine_config, data_parallel_rank, context)
-        options = TraceWorkerOptions(
-            trace=trace,
-            trace_block_tokens=trace_block_size,
-            engine=engine,
-            engine_block_size=engine_block_size,
-            generator=GeneratorOptions(conversations_per_second=rate),
-            ranks=_ranks(ranks, skew_ms, lag or []),
-            data_parallel_rank=data_parallel_rank,
-            encoding=cast("Literal['map', 'array']", encoding),
-            speed=parse_speed(speed),
-            smooth=smooth,
-            requests_max=requests,
-            trace_seconds_max=trace_seconds,
-            seed=seed,
-            wait_subscribers=wait_subscribers,
-            wait_subscribers_s=wait_seconds,
-            log_dir=log_dir,
-            curve=curve_of(curve_key, server_key, allow),
-            oracle_file=oracle,
-            **publishing,
-        )
+        try:
+            options = trace_worker_options(context)
+            with naming_curve_flags():
+                options.validate()
+        except ConfigError as error:
+            raise ConfigError([blamed(context, problem) for problem in error.problems]) from None
         _run(options, seconds, linger, ready_file, json)
+
+
+def trace_worker_options(context: typer.Context) -> TraceWorkerOptions:
+    """Return what is to be run.
+
+    Args:
+        context: Of the command, its flags parsed.
+
+    Raises:
+        ConfigError: Something that is written in a form of its own cannot be read.
+    """
+    from kvbus.offload.generate import GeneratorOptions
+    from kvbus.worker.options import TraceWorkerOptions, parse_speed
+
+    said = context.params
+    publishing: dict[str, Any] = {
+        "endpoint": said["endpoint"],
+        "replay_endpoint": None if said["replay"] == "none" else said["replay"],
+        "topic": said["topic"],
+        "buffer_steps": said["buffer_steps"],
+    }
+    if said["engine_config"] is not None:
+        publishing |= _as_engine(said["engine_config"], said["data_parallel_rank"], context)
+    return TraceWorkerOptions(
+        trace=said["trace"],
+        trace_block_tokens=said["trace_block_size"],
+        engine=_engine(said),
+        engine_block_size=said["engine_block_size"],
+        generator=GeneratorOptions(conversations_per_second=said["rate"]),
+        ranks=_ranks(said["ranks"], said["skew_ms"], said["lag"] or []),
+        data_parallel_rank=said["data_parallel_rank"],
+        encoding=said["encoding"],
+        speed=parse_speed(said["speed"]),
+        smooth=said["smooth"],
+        requests_max=said["requests"],
+        trace_seconds_max=said["trace_seconds"],
+        seed=said["seed"],
+        wait_subscribers=said["wait_subscribers"],
+        wait_subscribers_s=said["wait_seconds"],
+        log_dir=said["log_dir"],
+        oracle_file=said["oracle"],
+        curve=curve_of(said["curve_key"], said["server_key"], said["allow"]),
+        **publishing,
+    )
 
 
 def _as_engine(text: str, data_parallel_rank: int, context: typer.Context) -> dict[str, Any]:
@@ -254,18 +271,7 @@ def _is_typed(context: typer.Context, parameter: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def _engine(
-    gpu_blocks: int,
-    cpu_blocks: int,
-    groups: str,
-    hash_block_size: int | None,
-    ownership: str | None,
-    tiers: list[str],
-    cache_policy: str,
-    self_describing: bool,
-    lazy: bool,
-    clears_per_hour: float,
-) -> EngineOptions:
+def _engine(said: dict[str, Any]) -> EngineOptions:
     """Return the engine's model and memory.
 
     Raises:
@@ -275,16 +281,16 @@ def _engine(
     from kvbus.worker.options import parse_groups, parse_tier
 
     return EngineOptions(
-        gpu_blocks=gpu_blocks,
-        cpu_blocks=cpu_blocks,
-        groups=parse_groups(groups) if groups else (),
-        hash_block_size=hash_block_size,
-        ownership=ownership,
-        tiers=tuple(map(parse_tier, tiers)),
-        cache_policy=cache_policy,
-        self_describing=self_describing,
-        lazy_offload=lazy,
-        clears_per_hour=clears_per_hour,
+        gpu_blocks=said["gpu_blocks"],
+        cpu_blocks=said["cpu_blocks"],
+        groups=parse_groups(said["groups"]) if said["groups"] else (),
+        hash_block_size=said["hash_block_size"],
+        ownership=said["ownership"],
+        tiers=tuple(map(parse_tier, said["tier"] or [])),
+        cache_policy=said["cache_policy"],
+        self_describing=said["self_describing"],
+        lazy_offload=said["lazy"],
+        clears_per_hour=said["clears_per_hour"],
     )
 
 
@@ -294,7 +300,7 @@ def _ranks(count: int, skew_ms: float, lags: list[str]) -> RankOptions:
     Raises:
         ConfigError: A lag cannot be read, or the skew is no time.
     """
-    from kvbus.errors import ConfigError, Problem
+    from kvbus.errors import Problem
     from kvbus.offload.ranks import RankOptions
     from kvbus.worker.options import parse_lag
 
@@ -309,7 +315,7 @@ def _check_times(seconds: float | None, linger: float) -> None:
     Raises:
         ConfigError: With each problem.
     """
-    from kvbus.errors import ConfigError, Problem
+    from kvbus.errors import Problem
 
     problems = []
     if seconds is not None and not seconds > 0:
