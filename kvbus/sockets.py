@@ -29,7 +29,7 @@ from zmq.backend import Socket as _Bare
 from kvbus.connections import ConnectionWatch, ZmqSocket
 from kvbus.endpoints import Endpoint
 from kvbus.ipc import IpcFile, refused
-from kvbus.security.keys import Curve, CurveClient, CurveServer
+from kvbus.security.keys import Curve, CurveServer
 
 __all__ = [
     "FRAMES_MAX",
@@ -43,6 +43,7 @@ __all__ = [
     "receive_rest",
     "route_frames",
     "send_frames",
+    "set_curve",
     "shared_context",
     "will_bind",
 ]
@@ -284,7 +285,12 @@ def _set_options(socket: ZmqSocket, kind: int, endpoint: Endpoint, options: Sock
             socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, options.keepalive_idle_s)
             socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, options.keepalive_interval_s)
             socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, options.keepalive_count)
-    _set_security(socket, options)
+    if options.curve is not None:
+        set_curve(socket, options.curve)
+    if options.gate_domain:
+        socket.setsockopt_string(zmq.ZAP_DOMAIN, options.gate_domain)
+        # Without it a gate that is not there would let everybody in.
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
     if kind == zmq.ROUTER:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     elif kind == zmq.XPUB:
@@ -294,19 +300,22 @@ def _set_options(socket: ZmqSocket, kind: int, endpoint: Endpoint, options: Sock
             socket.setsockopt(zmq.SUBSCRIBE, prefix)
 
 
-def _set_security(socket: ZmqSocket, options: SocketOptions) -> None:
-    """Set keys and gate."""
-    if isinstance(options.curve, CurveServer):
+def set_curve(socket: ZmqSocket, curve: Curve) -> None:
+    """Give a socket its keys; `open_socket` does so by itself.
+
+    Args:
+        socket: Neither bound nor connected yet.
+        curve: Keys of a server for one that will bind, of a client for one that will connect.
+
+    Raises:
+        zmq.ZMQError: This ZeroMQ was built without CURVE.
+    """
+    if isinstance(curve, CurveServer):
         socket.setsockopt(zmq.CURVE_SERVER, 1)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, options.curve.secret_key)
-    elif isinstance(options.curve, CurveClient):
-        socket.setsockopt(zmq.CURVE_SERVERKEY, options.curve.server_key)
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, options.curve.public_key)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, options.curve.secret_key)
-    if options.gate_domain:
-        socket.setsockopt_string(zmq.ZAP_DOMAIN, options.gate_domain)
-        # Without it a gate that is not there would let everybody in.
-        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    else:
+        socket.setsockopt(zmq.CURVE_SERVERKEY, curve.server_key)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, curve.public_key)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, curve.secret_key)
 
 
 def _needs_ipv6(endpoint: Endpoint) -> bool:

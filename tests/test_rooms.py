@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "doctor": NOUNS | {"wire", "views", "settings", "sockets", "security", "connections"},
     "offload": NOUNS | {"wire"},
     "worker": NOUNS | {"wire", "streams", "offload", "publisher", "sockets", "security", "ops"},
-    "bench": NOUNS | {"wire", "streams", "aggregate", "views", "sockets", "broker", "ops"},
+    "bench": NOUNS | {"wire", "streams", "aggregate", "views", "sockets", "security", "broker", "ops"},
     "sim": NOUNS | {"wire", "streams", "aggregate", "views", "broker", "subscriber", "offload"},
 }
 

@@ -21,6 +21,7 @@ ROLES = {
     "loader": "kvbus.bench.loader",
     "sink": "kvbus.bench.sink",
     "kvbus": "kvbus.bench.middles",
+    "curve": "kvbus.bench.middles",
     "proxy": "kvbus.bench.middles",
     "relay": "kvbus.bench.middles",
     "a+": "kvbus.bench.assembly",

@@ -20,7 +20,9 @@ import zmq
 from kvbus.bench.load import hello_batch, make_load, make_resident, mark_batch
 from kvbus.bench.options import BenchOptions
 from kvbus.bench.processes import BenchError, Channel
-from kvbus.sockets import ZmqContext, ZmqSocket, send_frames
+from kvbus.security.key_files import Keyring
+from kvbus.security.keys import CurveConfig
+from kvbus.sockets import ZmqContext, ZmqSocket, send_frames, set_curve
 
 __all__ = ["Loader", "run"]
 
@@ -86,11 +88,12 @@ class Loader:
         answer: dict[str, Any] = getattr(self, do)(**arguments) or {}
         return {"done": do, **answer}
 
-    def open(self, url: str) -> dict[str, Any]:
+    def open(self, url: str, keys: str | None = None) -> dict[str, Any]:
         """Bind a socket for each worker.
 
         Args:
             url: Where, with `{worker}` for the number.
+            keys: Secret key file, where it is encrypted.
 
         Returns:
             `urls` by worker.
@@ -102,6 +105,8 @@ class Loader:
             socket = self._context.socket(zmq.XPUB)
             socket.setsockopt(zmq.SNDHWM, 0)
             socket.setsockopt(zmq.LINGER, 0)
+            if keys is not None:
+                set_curve(socket, Keyring(CurveConfig(secret_key_file=keys, allow=("any",))).curve(binds=True))
             socket.bind(url.format(worker=worker))
             urls[str(worker)] = socket.getsockopt_string(zmq.LAST_ENDPOINT)
             self._sockets[worker] = socket

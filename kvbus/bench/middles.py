@@ -1,6 +1,7 @@
 """What stands between workers and subscribers: the product's broker, and two baselines that only forward.
 
 * `kvbus`: `Broker` as `kvbus broker` runs it, with sequence tracking, replay ring, metrics over HTTP and one view or more.
+* `curve`: the same with keys, so that workers, broker and subscribers speak CURVE.
 * `proxy`: `zmq.proxy` between XSUB and XPUB, libzmq's own loop in C. It forwards every worker's copy of everything.
 * `relay`: the same forwarding by a plain loop in Python.
 """
@@ -14,11 +15,12 @@ import msgspec
 import zmq
 
 from kvbus.bench.child import watch
-from kvbus.bench.options import BenchOptions
+from kvbus.bench.options import BROKERS, BenchOptions
 from kvbus.bench.processes import Channel
 from kvbus.broker.server import Broker
 from kvbus.config import BrokerConfig, ViewConfig, WorkerConfig
 from kvbus.ops.site import open_site
+from kvbus.security.keys import CurveConfig
 from kvbus.sockets import receive_frames, send_frames
 from kvbus.views.filters import EventFilter
 
@@ -34,11 +36,11 @@ def run(role: str, channel: Channel, arguments: dict[str, Any]) -> None:
     """Stand between.
 
     Args:
-        role: `kvbus`, `proxy` or `relay`.
+        role: `kvbus`, `curve`, `proxy` or `relay`.
         channel: To the parent; answers `urls`, one for each view.
         arguments: `options`; `upstream`, the workers' URLs; `url`, where to bind, with `{name}` for a name; `journal`, a path.
     """
-    if role == "kvbus":
+    if role in BROKERS:
         _run_broker(channel, arguments)
         return
     watch(channel)
@@ -54,7 +56,7 @@ def broker_config(arguments: dict[str, Any]) -> BrokerConfig:
 
     Args:
         arguments: As `run` has them; and `replays`, the workers' replay URLs, and `owners`, what each view wants of ownership,
-            where these are not to be as usual.
+            where these are not to be as usual; `keys`, a secret key file, where all is encrypted.
     """
     options = msgspec.convert(arguments["options"], BenchOptions)
     owners = arguments.get("owners") or ["any"] * options.views
@@ -73,8 +75,10 @@ def broker_config(arguments: dict[str, Any]) -> BrokerConfig:
         WorkerConfig(worker_id=f"w{number}", endpoint=url, replay_endpoint=replays[number])
         for number, url in enumerate(arguments["upstream"])
     )
+    keys = arguments.get("keys")
     return BrokerConfig(
         workers=workers,
+        curve=None if keys is None else CurveConfig(secret_key_file=keys, server_key=keys, allow=(keys,)),
         views=views,
         journal=arguments["journal"] if options.journal else None,
         worker_timeout_s=WORKER_TIMEOUT_S,

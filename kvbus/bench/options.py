@@ -9,15 +9,19 @@ import msgspec
 
 from kvbus.errors import ConfigError, Problem
 
-__all__ = ["VARIANTS", "BenchOptions", "Mode", "Transport"]
+__all__ = ["BROKERS", "VARIANTS", "BenchOptions", "Mode", "Transport"]
 
 Mode: TypeAlias = Literal["aligned", "resplit", "shuffled", "noisy"]
 """How the workers differ: not at all; in how they cut batches; in the order of events; in what they emit."""
 
 Transport: TypeAlias = Literal["tcp", "ipc"]
 
-VARIANTS = ("kvbus", "peer", "a+", "proxy", "relay", "direct")
-"""What may stand between workers and subscribers, in the order of the tables. `direct` is nothing at all, for latency only."""
+VARIANTS = ("kvbus", "curve", "peer", "a+", "proxy", "relay", "direct")
+"""What may stand between workers and subscribers, in the order of the tables. `curve` is the broker with everything encrypted, on
+both sides of it; `direct` is nothing at all, for latency only."""
+
+BROKERS = frozenset({"kvbus", "curve"})
+"""Variants that are the product's broker."""
 
 EVENTS_MAX = 2_000_000
 """More would not fit a small machine's memory: a million events are 500 MB in the load generator."""

@@ -27,8 +27,9 @@ import msgspec
 from kvbus.bench.cpu import CpuTime, resident_bytes, settled_cpu_time
 from kvbus.bench.figures import percentile
 from kvbus.bench.load import Expected, Load, make_load
-from kvbus.bench.options import BenchOptions
+from kvbus.bench.options import BROKERS, BenchOptions
 from kvbus.bench.processes import BenchError, Child
+from kvbus.security.key_files import new_key_pair
 
 __all__ = ["Measurement", "Rig"]
 
@@ -110,6 +111,8 @@ class Rig:
         """
         with self._stack as stack:
             self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvbus-bench-")))
+            # One pair for all: what is measured is the cipher.
+            self._keys = new_key_pair(str(self.folder / "keys")).secret_key_file
             options = msgspec.to_builtins(self.options)
             cores = os.cpu_count() or 1
             self._loaders = [
@@ -146,10 +149,11 @@ class Rig:
         """
         self._turns += 1
         with ExitStack() as stack:
-            upstream = self._open_workers()
-            middle = None if variant == "direct" else stack.enter_context(self._start(variant, upstream))
+            keys = self._keys if variant == "curve" else None
+            upstream = self._open_workers(keys)
+            middle = None if variant == "direct" else stack.enter_context(self._start(variant, upstream, keys))
             outputs = upstream if middle is None else middle.hear()["urls"]
-            self._connect(variant, outputs)
+            self._connect(variant, outputs, keys)
             self._greet(variant)
             self._reside(variant)
             costs: dict[str, float] = {}
@@ -181,15 +185,15 @@ class Rig:
             **costs,
         )
 
-    def _open_workers(self) -> list[str]:
+    def _open_workers(self, keys: str | None) -> list[str]:
         """Open all workers' sockets anew and return their URLs."""
         url = self._url("worker{worker}")
         found: dict[str, str] = {}
-        for answer in [loader.ask(do="open", url=url) for loader in self._loaders]:
+        for answer in [loader.ask(do="open", url=url, keys=keys) for loader in self._loaders]:
             found |= answer["urls"]
         return [found[str(worker)] for worker in range(self.options.workers)]
 
-    def _start(self, variant: str, upstream: list[str]) -> Child:
+    def _start(self, variant: str, upstream: list[str], keys: str | None) -> Child:
         """Start what stands in the middle."""
         return Child(
             variant,
@@ -199,9 +203,10 @@ class Rig:
             upstream=upstream,
             url=self._url("{name}"),
             journal=str(self.folder / f"journal{self._turns}"),
+            keys=keys,
         )
 
-    def _connect(self, variant: str, outputs: list[str]) -> None:
+    def _connect(self, variant: str, outputs: list[str], keys: str | None) -> None:
         """Connect the subscribers, dealt out over the views."""
         urls = [
             outputs if variant == "direct" else [outputs[number % len(outputs)]]
@@ -209,7 +214,7 @@ class Rig:
         ]
         dealt = _deal(len(urls), len(self._sinks))
         for sink, numbers in zip(self._sinks, dealt, strict=True):
-            sink.ask(do="open", subscribers=[urls[number] for number in numbers])
+            sink.ask(do="open", subscribers=[urls[number] for number in numbers], keys=keys)
 
     def _greet(self, variant: str) -> None:
         """Send batches that say nothing until all links are up."""
@@ -322,7 +327,7 @@ class Rig:
 
 def _longest_us(variant: str, middle: Child) -> float | None:
     """Ask the broker for its longest absence from its sockets."""
-    if variant != "kvbus":
+    if variant not in BROKERS:
         return None
     longest_ns = middle.ask(do="longest")["longest_ns"]
     return None if longest_ns is None else longest_ns / 1e3

@@ -13,7 +13,9 @@ import zmq
 
 from kvbus.bench.load import HELLO, MARK, checksum
 from kvbus.bench.processes import BenchError, Channel
-from kvbus.sockets import ZmqContext, ZmqSocket, receive_frames
+from kvbus.security.key_files import Keyring
+from kvbus.security.keys import CurveConfig
+from kvbus.sockets import ZmqContext, ZmqSocket, receive_frames, set_curve
 from kvbus.wire.envelope import split_batch
 
 __all__ = ["Sink", "run"]
@@ -74,11 +76,12 @@ class Sink:
         answer: dict[str, Any] = getattr(self, do)(**arguments) or {}
         return {"done": do, **answer}
 
-    def open(self, subscribers: list[list[str]]) -> None:
+    def open(self, subscribers: list[list[str]], keys: str | None = None) -> None:
         """Connect subscribers.
 
         Args:
             subscribers: URLs of each.
+            keys: Secret key file, the broker's and theirs, where it is encrypted.
         """
         self.shut()
         self._context = zmq.Context()
@@ -88,6 +91,8 @@ class Sink:
             socket.setsockopt(zmq.RCVHWM, 0)
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.SUBSCRIBE, b"")
+            if keys is not None:
+                set_curve(socket, Keyring(CurveConfig(secret_key_file=keys, server_key=keys)).curve(binds=False))
             for url in urls:
                 socket.connect(url)
             self._sockets.append(socket)

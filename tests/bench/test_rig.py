@@ -17,7 +17,7 @@ pytestmark = needs_linux
 
 def test_every_variant_runs_over_tcp(tmp_path: Path) -> None:
     """One rig for all of them; every subscriber gets what it has to."""
-    variants = ("kvbus", "peer", "a+", "proxy", "relay", "direct")
+    variants = ("kvbus", "curve", "peer", "a+", "proxy", "relay", "direct")
     options = BenchOptions(
         workers=2, batch=4, events=60, subscribers=2, views=2, rate=1000.0, latency_batches=5, variants=variants
     )
@@ -25,7 +25,7 @@ def test_every_variant_runs_over_tcp(tmp_path: Path) -> None:
     with Rig(options) as rig:
         found = {variant: rig.measure(variant, 0) for variant in variants}
     for variant, measurement in found.items():
-        is_joining = variant in ("kvbus", "peer", "a+")
+        is_joining = variant in ("kvbus", "curve", "peer", "a+")
         assert (60 if is_joining else 120, True) == (measurement.released, measurement.is_exact), variant
         assert 120 == measurement.ingested
         assert measurement.latency_p50_us is not None

@@ -87,10 +87,11 @@ def bench(
         str | None,
         typer.Option(
             "--variants",
-            metavar="kvbus,peer,a+,proxy,relay,direct",
-            help="What to measure; default: all, peer where --peer is given.",
+            metavar="kvbus,curve,peer,a+,proxy,relay,direct",
+            help="What to measure; default: all, peer where --peer and curve where --curve is given.",
         ),
     ] = None,
+    curve: Annotated[bool, typer.Option("--curve", help="Measure the broker with everything encrypted, too.")] = False,
     peer: Peer = None,
     seed: Seed = 1,
     as_json: AsJson = False,
@@ -109,7 +110,7 @@ def bench(
         from kvbus.bench.plot import check_plot, draw_cases
         from kvbus.bench.series import measure_case
 
-        chosen = _variants(variants, peer, rate)
+        chosen = _variants(variants, peer, rate, curve)
         options = [
             _options(
                 workers=workers,
@@ -395,13 +396,14 @@ def tell_progress(measurement: Measurement) -> None:
         print(f"round {measurement.round + 1}: {measurement.variant}{cpu}", file=sys.stderr)
 
 
-def _variants(variants: str | None, peer: Path | None, rate: float) -> tuple[str, ...]:
+def _variants(variants: str | None, peer: Path | None, rate: float, curve: bool) -> tuple[str, ...]:
     """Return what to measure."""
     from kvbus.bench.options import VARIANTS
 
     if variants is not None:
-        return tuple(variants.split(","))
-    left_out = {"peer"} if peer is None else set()
+        named = tuple(variants.split(","))
+        return (*named, "curve") if curve and "curve" not in named else named
+    left_out = ({"peer"} if peer is None else set()) | (set() if curve else {"curve"})
     return tuple(name for name in VARIANTS if name not in left_out | (set() if rate else {"direct"}))
 
 
