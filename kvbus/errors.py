@@ -36,8 +36,8 @@ class Problem(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        """Return `field: reason (got value)`."""
-        return f"{self.field}: {self.reason} (got {self.value!r})"
+        """Return `field: reason (got value)`, or without what was got where that is nothing."""
+        return f"{self.field}: {self.reason} (got {self.value!r})" if self.value else f"{self.field}: {self.reason}"
 
 
 class ConfigError(KvbusError):

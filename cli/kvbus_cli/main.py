@@ -11,12 +11,14 @@ import importlib
 import os
 import pkgutil
 import signal
+import sys
 from typing import Annotated
 
 import typer
 
 import kvbus_cli.commands
-from kvbus_cli.exits import SUMMARY
+from kvbus_cli.exits import SUMMARY, Exit
+from kvbus_cli.reporting import complain
 
 app = typer.Typer(
     name="kvbus",
@@ -69,8 +71,24 @@ if "_KVBUS_COMPLETE" not in os.environ:
 
 def run() -> None:
     """Run the command line; the entry point of the script `kvbus`."""
+    _open_missing_streams()
     atexit.register(_ignore_signals)
-    app(prog_name="kvbus")  # also as `python -m kvbus_cli`, or its completion would not be found
+    try:
+        app(prog_name="kvbus")  # also as `python -m kvbus_cli`, or its completion would not be found
+    except OSError as error:  # a command has its own words; this is help or the version on a full disk
+        complain(error.strerror or str(error))
+        sys.exit(Exit.FAILED)
+
+
+def _open_missing_streams() -> None:
+    """Give what a supervisor has closed (`kvbus broker >&-`) a place to go, or the next socket would be our standard output."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _ignore_signals() -> None:

@@ -63,7 +63,8 @@ def engine_findings(config: EngineConfig) -> Iterator[Finding]:
             means="a reader that connects too never meets it; only one that binds there does, and all ranks come to it alike",
             do=f'say "endpoint": "tcp://*:{port}", or let the broker bind: --worker bind:tcp://*:{port}, or --ingest',
         )
-    if config.replay_endpoint is None:
+    # Where it can be reached, more is said of that than what the settings tell.
+    if config.replay_endpoint is None and not config.binds:
         yield Finding(
             cause=Cause.REPLAY_MISSING,
             severity=Severity.WARNING,

@@ -91,14 +91,15 @@ def _wrong_topic(evidence: Evidence, where: str) -> Finding:
     topics = ", ".join(record.text for record in records[:_SHOWN_MAX])
     more = f" and {len(records) - _SHOWN_MAX} more" if len(records) > _SHOWN_MAX else ""
     near = [r for r in records if r.topic.startswith(heard.wanted.subscription) and heard.wanted.is_exact]
-    suggested = f"--topic '{wanted}*'" if near else f"--topic {records[0].text}"
+    other = f"{wanted}*" if near else records[0].topic.decode("utf-8", "backslashreplace")
+    suggested = " or ".join([*([f"--topic {other!r}"] if other else []), "an empty topic for all"])
     return Finding(
         cause=Cause.WRONG_TOPIC,
         severity=Severity.PROBLEM,
         where=where,
         seen=f"{heard.messages} messages came under {topics}{more}, none under {wanted!r}",
         means="the reader asks for a topic that nobody publishes, and ZeroMQ drops everything else without a word",
-        do=f"read with {suggested}, with an empty topic for all, or set the engine's topic to {wanted.rstrip('*')!r}",
+        do=f"read with {suggested}, or set the engine's topic to {wanted.rstrip('*')!r}",
     )
 
 

@@ -155,3 +155,25 @@ def test_zsh_completes() -> None:
     assert told.startswith("_arguments")
     names = {" ".join(words) for words, _ in commands() if len(words) == 1}
     assert names == set(re.findall(r'^(?:_arguments.*\(\()?"([a-z]+)":"', told, re.MULTILINE))
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["--version", "config profiles", "publish tcp://127.0.0.1:0"])
+def test_closed_standard_streams_are_nothing(closed: str, arguments: str) -> None:
+    """A supervisor may start us without; then nothing is read, and nothing is printed anywhere."""
+    command = f"{shlex.quote(sys.executable)} -m kvbus_cli {arguments} {closed}"
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL
+    )
+    assert 0 == done.returncode
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "config profiles"])
+def test_a_full_disk_is_one_line(arguments: str) -> None:
+    """On systems that have a device for it."""
+    if os.path.exists("/dev/full"):
+        command = f"{shlex.quote(sys.executable)} -m kvbus_cli {arguments} > /dev/full"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+        assert "kvbus: No space left on device\n" == done.stderr
+        assert 0 != done.returncode

@@ -51,7 +51,11 @@ def test_ranks_are_on_port_plus_rank():
         ({"endpoint": "tcp://10.0.0.1:5557"}, [Cause.ENGINE_CONNECTS]),
         ({"endpoint": "tcp://[::1]:5557"}, []),
         ({"endpoint": "ipc:///run/kv"}, []),
-        ({"replay_endpoint": None}, [Cause.REPLAY_MISSING]),
+        ({"replay_endpoint": None}, []),
+        (
+            {"replay_endpoint": None, "endpoint": "tcp://10.0.0.1:5557"},
+            [Cause.ENGINE_CONNECTS, Cause.REPLAY_MISSING],
+        ),
     ],
 )
 def test_what_is_wrong_as_it_stands(change, expected):

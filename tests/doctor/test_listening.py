@@ -48,7 +48,12 @@ def test_silence_is_told_by_what_replay_knows(said, expected, severity):
 
 @pytest.mark.parametrize(
     ("wanted", "topic", "advice"),
-    [("kv@b", b"kv@a", "--topic 'kv@a'"), ("kv@a", b"kv@a@m", "--topic 'kv@a*'"), ("kv@b*", b"kv@a", "--topic 'kv@a'")],
+    [
+        ("kv@b", b"kv@a", "--topic 'kv@a'"),
+        ("kv@a", b"kv@a@m", "--topic 'kv@a*'"),
+        ("kv@b*", b"kv@a", "--topic 'kv@a'"),
+        ("kv", b"", "read with an empty topic for all"),
+    ],
 )
 def test_another_topic(wanted, topic, advice):
     (finding,) = found(evidence(heard(payload(), topic=topic, wanted=wanted), target=target(topic=wanted)))

@@ -219,9 +219,7 @@ def pending(
 def scaling(
     quantity: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[QUANTITY]…", help="workers, batch, pending, views, subscribers, resident; default: all."
-        ),
+        typer.Argument(metavar="QUANTITY", help="workers, batch, pending, views, subscribers, resident; default: all."),
     ] = None,
     workers: Workers = 4,
     batch: Batch = 8,
@@ -258,7 +256,7 @@ def scaling(
 
 
 def goals(
-    goal: Annotated[list[int] | None, typer.Argument(metavar="[GOAL]…", help="1 to 9; default: all.")] = None,
+    goal: Annotated[list[int] | None, typer.Argument(metavar="GOAL", help="1 to 9; default: all.")] = None,
     peer: Peer = None,
     events: Annotated[int, typer.Option("--events", metavar="N", help="Events of each worker in a backlog.")] = 20_000,
     rounds: Rounds = 5,
