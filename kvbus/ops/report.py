@@ -155,6 +155,11 @@ def _readiness(state: str, silence_s: float | None, status: BrokerStatus | None)
             _judge_worker(worker, worker.worker_id in away, reasons, notes)
         if status.workers and all(worker.state in ("departed", "set_aside") for worker in status.workers):
             reasons.append("no worker is left")
+        if status.discovery and not status.workers:
+            reasons.append("nobody is found where workers are looked for")
+        notes += [
+            f"{place.name} cannot be asked for workers: {place.problem}" for place in status.discovery if place.problem
+        ]
         for group in status.groups:
             _note_group(group, notes)
         if status.journal is not None and status.journal.state != "on":

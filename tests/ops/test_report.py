@@ -7,6 +7,7 @@ import pytest
 
 from kvbus.broker.meter import Meter
 from kvbus.broker.status import JournalStatus
+from kvbus.discovery.book import PlaceStatus
 from kvbus.events import BlockRemoved, BlockStored, EventBatch
 from kvbus.ops.report import Observer, Report
 from tests.broker.playbook import Playbook
@@ -76,6 +77,21 @@ def test_without_any_worker_it_is_not_ready() -> None:
         book.node.disconnected(source, book.now_ns)
     book.wait(31)
     assert ["no worker is left"] == reasons(book)
+
+
+def test_a_broker_that_finds_nobody_is_not_ready_and_says_where_it_cannot_ask() -> None:
+    """Its pods may still be starting, or the name may be wrong."""
+    place = PlaceStatus(name="pods", kind="dns", target="pods:1", workers=0, problem="unknown", looks=1, failures=1)
+    stand_in = StandIn(heard())
+    found = msgspec.structs.replace(stand_in.status(), workers=[])
+    stand_in.status = lambda timeout_s=10.0: msgspec.structs.replace(found, discovery=[place])  # type: ignore[method-assign]
+    readiness = stand_in.report().readiness
+    assert ["nobody is found where workers are looked for"] == readiness.reasons
+    assert "pods cannot be asked for workers: unknown" in readiness.notes
+    stand_in = StandIn(heard())
+    heard_status = stand_in.status()
+    stand_in.status = lambda timeout_s=10.0: msgspec.structs.replace(heard_status, discovery=[place])  # type: ignore[method-assign]
+    assert [] == stand_in.report().readiness.reasons
 
 
 def test_batches_that_are_missing_are_a_reason_until_they_are_there_or_declared_lost() -> None:

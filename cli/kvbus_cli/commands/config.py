@@ -63,7 +63,9 @@ def show(
             _show_command(_command_context(context, role, [*_naming(path), *words]), json)
             return
         parameters = _command_context(context, role, words).params
-        loaded = BrokerSettings(path or parameters["config_path"], flags_of(parameters), os.environ, "FILE").survey()
+        named = path or parameters["config_path"]  # a text in some releases of typer
+        settings = BrokerSettings(Path(named) if named else None, flags_of(parameters), os.environ, "FILE")
+        loaded = settings.survey()
         _print_rows([(row.option, row.value, str(row.origin), row.origin._asdict()) for row in loaded.rows], json)
         _complain_of(loaded.problems, loaded.strangers)
 
