@@ -41,6 +41,7 @@ __all__ = [
     "open_socket",
     "receive_frames",
     "receive_rest",
+    "receive_triples",
     "route_frames",
     "send_frames",
     "set_curve",
@@ -57,6 +58,7 @@ FRAMES_MAX = 16
 _NOBLOCK = int(zmq.NOBLOCK)
 _NOBLOCK_MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _RCVMORE = int(zmq.RCVMORE)
+_SEQ_BYTES = 8
 _send = _Bare.send
 _recv = _Bare.recv
 _get = _Bare.get
@@ -363,6 +365,52 @@ def receive_frames(socket: ZmqSocket, limit: int) -> list[list[bytes]]:
     except zmq.Again:
         pass
     return messages
+
+
+def receive_triples(socket: ZmqSocket, topic: bytes, limit: int, bytes_max: int) -> tuple[list[list[bytes]], bool]:
+    """Take the messages that have arrived, without waiting; fast where most have three frames and one topic.
+
+    Behind the usual topic two more frames are read blindly. Any other message is read as `receive_frames` does, whatever it is.
+    Only a publisher that sends the usual topic with another number of frames misleads this: a message behind such a one may look
+    as if it had a frame too many or too few. It is refused then, and that it is missing shows by its number; so this is for
+    sockets with one publisher.
+
+    Args:
+        socket: A socket of this thread.
+        topic: The usual one.
+        limit: Most messages to take, at least 1.
+        bytes_max: Bytes of third frames at which to stop.
+
+    Returns:
+        Messages as `receive_frames`, and whether the socket is empty.
+
+    Raises:
+        zmq.ZMQError: The socket or its context is closed.
+
+    Cost: 0.5 µs a message of three small frames; 3 µs more for finding the socket empty.
+    """
+    messages: list[list[bytes]] = []
+    size = 0
+    frames: list[bytes] = []
+    try:
+        while len(messages) < limit and size < bytes_max:
+            frames = []
+            frames = [_recv(socket, _NOBLOCK)]
+            if frames[0] == topic:
+                frames.append(_recv(socket, _NOBLOCK))
+                if len(frames[1]) == _SEQ_BYTES:
+                    payload = _recv(socket, _NOBLOCK)
+                    frames.append(payload)
+                    messages.append(frames)
+                    size += len(payload)
+                    continue
+            receive_rest(socket, frames)
+            messages.append(frames)
+    except zmq.Again:
+        if frames:
+            messages.append(frames)  # it has ended before it should
+        return messages, True
+    return messages, False
 
 
 def receive_rest(socket: ZmqSocket, frames: list[bytes]) -> None:

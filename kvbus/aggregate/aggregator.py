@@ -90,12 +90,10 @@ class KVEventAggregator(Generic[E]):
                 equal kinds and buckets for all spellings of an event. Default: for values of `kvbus.events`.
             same: Tells whether two events of one bucket, with different keys, are the same event. Default: they never are.
             make_clear: Makes the clear that a loss, departure or join needs. Default: `AllBlocksCleared`.
-            age_ns: How old a vote may be and still count, nanoseconds, > 0. 30 s: far above the skew of ranks that run in
-                lockstep.
+            age_ns: How old a vote may be and still count, nanoseconds, > 0. 30 s: far above the skew of ranks in lockstep.
             clear_wait_ns: How long the first worker's clear waits for the others', ≥ 0; at most the age.
             loss_window_ns: Losses within so long a time give one clear, ≥ 0.
-            losses_per_minute: A worker with more losses than this, those within a loss window being one, is set aside until it
-                has had none for a minute, ≥ 1; `None` = never.
+            losses_per_minute: A worker with more (a loss window counts one) is set aside for a quiet minute, ≥ 1; `None` = never.
             pending_events_max: Occurrences and clears that may be pending, ≥ 1; the oldest is given up first.
             pending_bytes_max: Their size, ≥ 1.
 
@@ -161,22 +159,20 @@ class KVEventAggregator(Generic[E]):
         return out
 
     def expire(self, now_ns: int) -> list[E]:
-        """Do what time has made due.
+        """Do what time has made due, and return what goes out.
+
+        That is events that waited for the end of a loss window, removals whose votes are too old, a clear that not all workers
+        have followed, and the clear for a worker that is no longer set aside.
 
         Args:
             now_ns: Monotonic time, nanoseconds.
-
-        Returns:
-            What goes out: events that waited for the end of a loss window, removals whose votes are too old, a clear that not
-            all workers have followed, and the clear for a worker that is no longer set aside.
         """
         return self._advance(now_ns)
 
     @property
     def deadline_ns(self) -> int | None:
         """When `expire` should be called next, in the time of `now_ns`; `None` = nothing will become due by itself."""
-        due_ns = self._next_due_ns()
-        return due_ns if due_ns < _NEVER else None
+        return due_ns if (due_ns := self._next_due_ns()) < _NEVER else None
 
     # What happens to workers
 
@@ -204,8 +200,7 @@ class KVEventAggregator(Generic[E]):
             worker.note_loss(self._now_ns, self._losses_per_minute, self._loss_window_ns)
             return out
         if not worker.is_heard:
-            self._outlet.void()
-            self._segments.void()
+            self._void()
             return out
         is_too_many = worker.note_loss(self._now_ns, self._losses_per_minute, self._loss_window_ns)
         self._void_and_clear(out, worker if is_restart and not is_too_many else None)
@@ -262,9 +257,8 @@ class KVEventAggregator(Generic[E]):
         """
         if policy not in ("clear", "shrink", "hold"):
             raise UsageError(f"no departure policy {policy!r}; there are clear, shrink and hold")
-        self._roster.present(worker_id)
-        out = self._advance(now_ns)
         worker = self._roster.present(worker_id)
+        out = self._advance(now_ns)
         if not worker.bit:
             self._roster.depart(worker, self.totals.released)
         elif policy == "hold":
@@ -408,8 +402,7 @@ class KVEventAggregator(Generic[E]):
         closing = self._segments.front.closing
         clear_due_ns = closing.at_ns + self._clear_wait_ns if closing is not None else _NEVER
         too_old_at_ns = min(now_ns, clear_due_ns) - self._age_ns
-        while (oldest := self._segments.front.oldest) is not None and oldest.at_ns <= too_old_at_ns:
-            self._outlet.give_up(self._segments.front.give_up_oldest(), out)
+        self._give_up_old(too_old_at_ns, out)
         if clear_due_ns <= now_ns:
             self._clear_alone(out)
             self.totals.clears_wait += 1
@@ -417,6 +410,11 @@ class KVEventAggregator(Generic[E]):
             if worker.quiet_at_ns <= now_ns:
                 self._seat(worker.worker_id, out)
         self._due_ns = self._next_due_ns()
+
+    def _give_up_old(self, too_old_at_ns: int, out: list[E]) -> None:
+        """Give up occurrences whose first vote was cast at a time or before it."""
+        while (oldest := self._segments.front.oldest) is not None and oldest.at_ns <= too_old_at_ns:
+            self._outlet.give_up(self._segments.front.give_up_oldest(), out)
 
     def _next_due_ns(self) -> int:
         """Return when the next thing becomes due, exactly; `_NEVER` if nothing does."""
@@ -432,8 +430,7 @@ class KVEventAggregator(Generic[E]):
 
     def _mind_outlet(self) -> None:
         """Take note of when the outlet will have something to do."""
-        due_ns = self._outlet.due_ns
-        if due_ns is not None:
+        if (due_ns := self._outlet.due_ns) is not None:
             self._due_ns = min(self._due_ns, due_ns)
 
     def _clear_alone(self, out: list[E]) -> None:
@@ -455,13 +452,17 @@ class KVEventAggregator(Generic[E]):
         Returns:
             How many clears went out.
         """
-        self._outlet.void()
-        if self._now_ns < self._outlet.window_until_ns:
-            self._segments.void(restarted)
+        is_window = self._now_ns < self._outlet.window_until_ns
+        self._void(restarted if is_window else None)
+        if is_window:
             return 0
-        self._segments.void()
         out.append(self._make_clear())
         return 1
+
+    def _void(self, restarted: Worker | None = None) -> None:
+        """Make pending votes void; which ones stay where workers restart together, `Segments.void` knows."""
+        self._outlet.void()
+        self._segments.void(restarted)
 
     def _seat(self, worker_id: str, out: list[E]) -> None:
         """Let a worker join. What it holds is not known, so everybody begins anew."""

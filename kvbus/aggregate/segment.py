@@ -27,7 +27,7 @@ order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic
 
 from kvbus.aggregate.description import Description, Kind
@@ -231,6 +231,20 @@ class Segment(Generic[E]):
             agreed.append(occurrence)
         return None
 
+    def awaits(self, bit: int, events: Sequence[E]) -> bool:
+        """Tell whether each of a worker's next events is pending here under its own key, once, and waits for its vote.
+
+        Args:
+            bit: The worker's.
+            events: What it sends.
+        """
+        try:
+            found = [self._pending.get(event) for event in events]
+            is_each_once = len(set(events)) == len(events)
+        except TypeError:
+            return False
+        return is_each_once and all(each is not None and not each.voters & bit for each in found)
+
     @property
     def oldest(self) -> Occurrence[E] | None:
         """The pending occurrence whose first vote is the oldest.
@@ -319,8 +333,9 @@ class Segment(Generic[E]):
                 PendingState(each.event, bytes_of(each.voters), each.at_ns, lines.get(id(each), 0)) for each in pending
             ],
             voters=[
-                VoterState(bytes_of(bit), [index_of[id(vote)] for vote in voter.log if vote.voters & bit])
-                for bit, voter in self._voters.items()
+                VoterState(bytes_of(bit), log)
+                for bit, voter in sorted(self._voters.items())
+                if (log := [index_of[id(vote)] for vote in voter.log if vote.voters & bit])
             ],
             closing=None
             if self.closing is None

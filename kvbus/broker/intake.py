@@ -93,6 +93,7 @@ class Source:
         server_key: Public key of its worker, as configured; `None` = it has none of its own.
         presence: Whether its worker is there.
         streams: Streams by topic and rank.
+        latest: By topic, the stream that last had a batch that was next in it; a guess where a topic has several ranks.
         discover_at_ns: When to ask what was published before we were there; `None` = a stream is known, or nobody can be asked.
     """
 
@@ -119,6 +120,7 @@ class Source:
         self.server_key = server_key
         self.presence = Presence()
         self.streams: dict[tuple[bytes, int | None], Stream] = {}
+        self.latest: dict[bytes, Stream] = {}
         self.discover_at_ns: int | None = None
 
     def streams_of_topic(self, topic: bytes) -> list[Stream]:
@@ -266,6 +268,7 @@ class Intake:
             self.sources.remove(source)
             del self.by_index[source.index]
             source.streams.clear()
+            source.latest.clear()
         return gone
 
     def sources_of_worker(self, group: str, worker_id: str) -> list[Source]:
@@ -340,6 +343,7 @@ class Intake:
         """Forget the streams of a topic of the ingest socket."""
         for source in self.sources:
             if source.worker_id is None:
+                source.latest.pop(topic, None)
                 for stream in source.streams_of_topic(topic):
                     del source.streams[stream.topic, stream.data_parallel_rank]
 

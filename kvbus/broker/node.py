@@ -14,8 +14,7 @@ The shell (`broker/server.py`) and the simulator drive the same object:
 
 Everything that the network does is a value here; no method raises for what a peer sent.
 
-Cost on the path of an expected batch: one envelope split, one dict look-up, one comparison of eight bytes for gap, duplicate and
-framing at once, then the aggregator's loop.
+What a batch costs that was expected, and why it is not even opened, `hotpath` tells.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from collections.abc import Mapping, Sequence
 
 from kvbus.broker.change import Change
 from kvbus.broker.followed import Followed
+from kvbus.broker.hotpath import follow
 from kvbus.broker.intake import Intake, Source, Stream
 from kvbus.broker.meter import Meter
 from kvbus.broker.notices import Level, Notice, Reason, Refusals
@@ -58,7 +58,7 @@ class BrokerNode:
         refusals: Messages turned away, by reason.
         batches_received: Batches taken from workers so far.
         losses: Declared losses so far, by reason.
-        announced_count: Clears by `announce_clear`.
+        announced_count: Clears about a predecessor's groups.
         meter: Takes ages and times; `None` where there is no clock but `now_ns`.
         recorder: Hears of all that is done, or `None`.
     """
@@ -106,7 +106,32 @@ class BrokerNode:
             frames: All its frames, in order, whatever their number.
             now_ns: Monotonic time, nanoseconds.
         """
-        source = self._intake.by_index[source_index]
+        self.receive_all(source_index, (frames,), now_ns)
+
+    def receive_all(self, source_index: int, messages: Sequence[Sequence[bytes]], now_ns: int) -> None:
+        """Take live messages that have arrived together; that they have makes no difference but in cost.
+
+        Args:
+            source_index: Where they arrived.
+            messages: In order of arrival, each as in `receive`.
+            now_ns: Monotonic time, nanoseconds.
+        """
+        source, index = self._intake.by_index[source_index], 0
+        while index < len(messages):
+            frames = messages[index]
+            stream = source.latest.get(frames[0]) if frames else None
+            taken = 0
+            if stream is not None and source.presence.departed_at_ns is None:
+                taken = follow(stream, messages, index, now_ns, recorder=self.recorder, meter=self.meter)
+                self.batches_received += taken
+                if stream.rank_group.finished:
+                    self.publish(stream.rank_group)
+            if not taken:
+                self._receive_one(source, frames, now_ns)
+            index += taken or 1
+
+    def _receive_one(self, source: Source, frames: Sequence[bytes], now_ns: int) -> None:
+        """Take one live message that may be anything."""
         if len(frames) != 3:
             self._refuse("frame_count", source, None, frames=len(frames))
             return
@@ -125,7 +150,8 @@ class BrokerNode:
             stream.receiver.accept_expected(payload, now_ns)
             if self.recorder is not None:
                 self.recorder.took(stream.number, int.from_bytes(seq_frame, "big"), payload, now_ns)
-            self._deliver(stream, envelope, now_ns)
+            source.latest[topic] = stream
+            self._deliver(stream, envelope, payload, now_ns)
             return
         try:
             seq = read_live(frames)[1]
@@ -135,6 +161,7 @@ class BrokerNode:
         rank = envelope.data_parallel_rank
         stream = stream or self.followed.named(source, topic, rank) or self._open_stream(source, topic, rank, now_ns)
         if stream is not None:
+            source.latest[topic] = stream
             self._apply(stream, stream.receiver.receive(seq, payload, now_ns), now_ns)
 
     def receive_replay(self, key: int, frames: Sequence[bytes], now_ns: int) -> None:
@@ -248,7 +275,7 @@ class BrokerNode:
             self.recorder.flushed()
         for group in self.groups.values():
             group.finish_run()
-            self._publish(group)
+            self.publish(group)
 
     def finish(self) -> None:
         """Hand over everything that still waits for its turn. To be called once, before the end."""
@@ -280,11 +307,7 @@ class BrokerNode:
         return status_of(self, endpoints, now_ns)
 
     def new_sources(self, change: Change) -> list[Source]:
-        """Return the sources that a change adds, so that their sockets can be opened before anything is changed.
-
-        Args:
-            change: What is going to change.
-        """
+        """Return the sources that a change adds, so that their sockets can be opened before anything is changed."""
         return [source for worker in change.added for source in self._intake.sources_of(worker)]
 
     def change(self, change: Change, added: Sequence[Source], now_ns: int) -> list[Source]:
@@ -305,11 +328,7 @@ class BrokerNode:
         return gone
 
     def note_departed(self, now_ns: int) -> None:
-        """Find out who had departed before a predecessor ended; to be called once its state has been taken over.
-
-        Args:
-            now_ns: Monotonic time, nanoseconds.
-        """
+        """Find out who had departed before a predecessor ended; to be called once its state has been taken over."""
         self._attendance.note_departed(now_ns)
 
     def _open_stream(self, source: Source, topic: bytes, rank: int | None, now_ns: int) -> Stream | None:
@@ -333,20 +352,6 @@ class BrokerNode:
         self._quorums.settle(source.group, worker_id, now_ns)
         return stream
 
-    def announce_clear(self, group: str, data_parallel_rank: int | None, ts: float) -> None:
-        """Tell every view that what it has announced of one group and rank counts no more.
-
-        Args:
-            group: Its name; need not be in the configuration any more.
-            data_parallel_rank: Its rank.
-            ts: Newest engine time that is known, seconds since the epoch.
-        """
-        gone = RankGroup(group, data_parallel_rank, [""], self.followed.config)
-        gone.collect([gone.make_clear()], ts)
-        gone.finish_run()
-        self.announced_count += 1
-        self._publish(gone)
-
     def _follow(self, source: Source, topic: bytes, rank: int | None, worker_id: str) -> Stream:
         """Begin to follow a stream whose worker has been seen with that rank."""
         stream = self.followed.follow(source, topic, rank, worker_id)
@@ -355,19 +360,19 @@ class BrokerNode:
             self._tell("warning", "rank_in_no_view", group=group.group, rank=rank, topic=_text(topic))
         return stream
 
-    def _deliver(self, stream: Stream, envelope: Envelope, now_ns: int) -> None:
+    def _deliver(self, stream: Stream, envelope: Envelope, payload: bytes, now_ns: int) -> None:
         """Count one batch that is next in its stream."""
         self.batches_received += 1
         stream.batches_count += 1
         stream.newest = envelope.ts, now_ns
         group = stream.rank_group
-        released = group.deliver(stream.worker_id, envelope, now_ns)
+        released = group.deliver(stream.worker_id, envelope, now_ns, payload)
         if released and self.meter is not None:
             self.meter.released(group.group, envelope.ts, released, now_ns)
         if group.finished:
-            self._publish(group)
+            self.publish(group)
 
-    def _publish(self, group: RankGroup) -> None:
+    def publish(self, group: RankGroup) -> None:
         """Offer finished runs to every view."""
         for run in group.take_finished():
             for index, output in enumerate(self.outputs):
@@ -389,7 +394,7 @@ class BrokerNode:
                     continue
                 if self.recorder is not None:
                     self.recorder.took(stream.number, output.seq, output.payload, now_ns)
-                self._deliver(stream, split_batch(output.payload), now_ns)
+                self._deliver(stream, split_batch(output.payload), output.payload, now_ns)
             elif isinstance(output, Lost | NewEpoch):
                 self._lose(stream, output, now_ns)
             elif isinstance(output, AskReplay):

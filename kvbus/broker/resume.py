@@ -10,6 +10,7 @@ import msgspec
 
 from kvbus.broker.checkpoint import Checkpoint, OutputState, Part, Stored, StoredView, rules_of, shape_of
 from kvbus.broker.node import BrokerNode
+from kvbus.broker.rankgroup import RankGroup
 from kvbus.broker.recorder import Called, Moved, Named, Opened, Record, Recorder, Took, read_turns
 from kvbus.config import BrokerConfig
 from kvbus.errors import DecodeError
@@ -103,7 +104,7 @@ def resume(node: BrokerNode, stored: Stored, config: BrokerConfig, now_ns: int, 
             view = views[output.view.name]
             output.resume(view.next_seq, view.batches, _state_of(view), now_ns)
     if stored.shape != shape_of(config) or (stored.turns and stored.rules != rules_of(config)):
-        _clear_all(node, stored)
+        _clear_all(node, stored, config)
         return "cleared"
     recorder.is_listening = False
     _become(node, recorder, stored.parts)
@@ -146,7 +147,7 @@ def _do_again(node: BrokerNode, recorder: Recorder, record: Record) -> None:
         stream, payload, now_ns = node.streams[record.stream], record.payload, record.now_ns - recorder.delta_ns
         recorder.took(record.stream, record.seq, payload, now_ns)
         node.batches_received += 1
-        stream.rank_group.deliver(stream.worker_id, split_batch(payload), now_ns)
+        stream.rank_group.deliver(stream.worker_id, split_batch(payload), now_ns, payload)
         stream.rank_group.take_finished()
     elif isinstance(record, Called):
         group = node.groups[record.group, record.data_parallel_rank]
@@ -181,7 +182,7 @@ def _resume_streams(node: BrokerNode, recorder: Recorder, config: BrokerConfig, 
     node.note_departed(now_ns)
 
 
-def _clear_all(node: BrokerNode, stored: Stored) -> None:
+def _clear_all(node: BrokerNode, stored: Stored, config: BrokerConfig) -> None:
     """Tell all views that what was announced under another configuration counts no more."""
     groups: dict[tuple[str, int | None], float] = {}
     if stored.parts:
@@ -193,7 +194,16 @@ def _clear_all(node: BrokerNode, stored: Stored) -> None:
             groups.setdefault((record.mark.group, record.mark.data_parallel_rank), 0.0)
     newest = max((_state_of(view).ts for view in stored.views), default=0.0)
     for (group, rank), ts in groups.items():
-        node.announce_clear(group, rank, ts or newest)
+        _announce_clear(node, config, (group, rank), ts or newest)
+
+
+def _announce_clear(node: BrokerNode, config: BrokerConfig, key: tuple[str, int | None], ts: float) -> None:
+    """Tell every view that what it has announced of one group and rank, which may be gone, counts no more."""
+    gone = RankGroup(*key, [""], config)
+    gone.collect([gone.make_clear()], ts)
+    gone.finish_run()
+    node.announced_count += 1
+    node.publish(gone)
 
 
 def _state_of(view: StoredView) -> OutputState:

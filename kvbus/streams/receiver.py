@@ -23,6 +23,7 @@ What makes it hard is told where it is done: `recovery` with a replay endpoint, 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Literal
 
 from kvbus.errors import UsageError
@@ -139,16 +140,27 @@ class StreamReceiver:
             payload: Its bytes.
             now_ns: Monotonic time, nanoseconds.
 
-        Cost: O(1), under half a microsecond.
+        Cost: O(1), half a microsecond.
+        """
+        self.accept_all_expected((payload,), now_ns)
+
+    def accept_all_expected(self, payloads: Sequence[bytes], now_ns: int) -> None:
+        """Take live batches; the first has the sequence frame `expected`, the others those behind it. All count as delivered.
+
+        Args:
+            payloads: The bytes of each, at least one.
+            now_ns: Monotonic time, nanoseconds.
+
+        Cost: half a microsecond, and 0.1 µs a batch.
         """
         order = self._order
         mark = order.mark
+        for payload in payloads:
+            mark.take(payload)
         seq = mark.position
         assert seq is not None
-        mark.take(payload)
-        mark.live_seq = seq
+        mark.live_seq = seq - 1
         order.last_live_ns = now_ns
-        seq += 1
         self.expected = seq.to_bytes(8, "big") if seq < END_SEQ else b""
 
     def receive(self, seq: int, payload: bytes, now_ns: int) -> list[StreamOutput]:

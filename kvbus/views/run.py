@@ -1,21 +1,28 @@
 """A run: released events of one group, one data-parallel rank and one form, in order, on their way into the views.
 
-It is filled once, grouped once by what views filter on, spelt once per spelling and encoded once per different choice among its
-events, so that ten views which want the same share one payload. What depends on the state at the moment of release (copies,
-placeholders) was worked out then and lies beside the events that it changes, which are few.
+It is filled once, grouped once by what views filter on, spelt once per spelling and encoded once per different choice among
+its events, so that ten views which want the same share one payload. A view that wants all of it as it came gets its bytes as
+they came, whole batches at a time; it is cut into events only for one that does not. What depends on the state at the moment of
+release (copies, placeholders) was worked out then and lies beside the events that it changes, which are few.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 from kvbus.events import Facets
 from kvbus.views.encoding import PASSTHROUGH, EventEncoder
 from kvbus.views.filters import EventFilter, SpecKinds
-from kvbus.wire.envelope import join_batch
+from kvbus.wire.envelope import join_batch, join_regions
 from kvbus.wire.head import Form
 
 __all__ = ["PLAIN", "Run", "Selection", "Shape"]
+
+
+Buffer: TypeAlias = bytes | memoryview
+"""Encoded events, one behind the other."""
 
 
 class Shape(NamedTuple):
@@ -65,7 +72,7 @@ class Run:
         data_parallel_rank: Rank of all its events.
         form: Event form of all its events.
         ts: Newest engine time among the batches that completed an event of it, seconds since the epoch.
-        events: Raw events, verbatim, in order of release.
+        events_count: How many events there are.
         facets: What a view filters on, one per event.
         size_bytes: Sum of the events' bytes.
         worker_topic: Topic under which the group's workers publish.
@@ -75,11 +82,15 @@ class Run:
 
     __slots__ = (
         "_altered",
+        "_cuts",
+        "_events",
+        "_kinds",
+        "_regions",
         "_selections",
         "_spec_kinds",
         "_spelt",
         "data_parallel_rank",
-        "events",
+        "events_count",
         "facets",
         "form",
         "group",
@@ -118,17 +129,33 @@ class Run:
         self.data_parallel_rank = data_parallel_rank
         self.form = form
         self.ts = ts
-        self.events: list[bytes] = []
+        self.events_count = 0
         self.facets: list[Facets] = []
         self.size_bytes = 0
         self.worker_topic = worker_topic
         self.model = model
         self.since_ns = since_ns
         self._spec_kinds = spec_kinds
-        self.worker_topic = worker_topic
+        self._regions: list[Buffer] = []
+        self._cuts: list[bytes | Callable[[], list[bytes]]] = []
+        self._events: list[bytes] = []
+        self._kinds: Counter[Facets] | None = None
         self._altered: dict[tuple[bool, bool], dict[int, tuple[bytes, ...]]] = {}
         self._spelt: dict[EventEncoder, dict[bytes, tuple[bytes, ...]]] = {}
         self._selections: dict[tuple[frozenset[Facets], Shape], Selection] = {}
+
+    @property
+    def events(self) -> list[bytes]:
+        """Raw events, verbatim, in order of release. Cost: that of cutting what came in one piece, the first time."""
+        if len(self._events) < self.events_count:
+            events: list[bytes] = []
+            for cut in self._cuts:
+                if isinstance(cut, bytes):
+                    events.append(cut)
+                else:
+                    events += cut()
+            self._events = events
+        return self._events
 
     def append(self, event: bytes, facets: Facets, ts: float) -> None:
         """Add one released event.
@@ -139,9 +166,39 @@ class Run:
             ts: Engine time of the batch that completed it.
         """
         self._spec_kinds.learn(facets)
-        self.events.append(event)
+        self._regions.append(event)
+        self._cuts.append(event)
         self.facets.append(facets)
+        self.events_count += 1
         self.size_bytes += len(event)
+        self.ts = max(ts, self.ts)
+
+    def extend(
+        self,
+        region: Buffer,
+        cut: Callable[[], list[bytes]],
+        facets: list[Facets],
+        kinds: list[Facets] | None,
+        ts: float,
+    ) -> None:
+        """Add several events that were released together.
+
+        Args:
+            region: Their bytes, one behind the other.
+            cut: Gives them one by one.
+            facets: The facets of each.
+            kinds: Different ones among these, if they are at hand.
+            ts: Engine time of the batch that completed them.
+
+        Cost: 1 µs, and a few nanoseconds an event.
+        """
+        for each in kinds if kinds is not None else {id(each): each for each in facets}.values():
+            self._spec_kinds.learn(each)
+        self._regions.append(region)
+        self._cuts.append(cut)
+        self.facets += facets
+        self.events_count += len(facets)
+        self.size_bytes += len(region)
         self.ts = max(ts, self.ts)
 
     def alter(self, counts_copies: bool, resolves: bool, events: tuple[bytes, ...]) -> None:
@@ -152,7 +209,18 @@ class Run:
             resolves: Which views, as in `Shape`.
             events: What goes out instead, in order; empty = nothing.
         """
-        self._altered.setdefault((counts_copies, resolves), {})[len(self.events) - 1] = events
+        self._altered.setdefault((counts_copies, resolves), {})[self.events_count - 1] = events
+
+    def kinds(self) -> Counter[Facets]:
+        """Return how many events of which facets there are, in order of first use; worked out once, when the run is complete."""
+        if self._kinds is None:
+            # By identity first: as a rule, equal facets are one object, and numbers hash faster than tuples.
+            count_of = Counter(map(id, self.facets))
+            by_id = {id(facets): facets for facets in self.facets}
+            self._kinds = Counter()
+            for number, facets in by_id.items():
+                self._kinds[facets] += count_of[number]
+        return self._kinds
 
     def select(self, wanted: EventFilter, shape: Shape = PLAIN) -> Selection:
         """Encode what a view takes of this run.
@@ -166,7 +234,7 @@ class Run:
 
         Cost: one look-up per different facets and view; spelling once per event and spelling; encoding once per choice.
         """
-        kinds = dict.fromkeys(self.facets)
+        kinds = self.kinds()
         taken = frozenset(facets for facets in kinds if self._is_wanted(facets, wanted))
         if not taken:
             return _NOTHING
@@ -185,15 +253,16 @@ class Run:
         self, taken: frozenset[Facets] | None, shape: Shape, altered: dict[int, tuple[bytes, ...]] | None
     ) -> Selection:
         """Encode events of some facets; `None` = of all."""
-        events, facets = self.events, self.facets
+        facets = self.facets
         rank = shape.fill_rank if self.data_parallel_rank is None else self.data_parallel_rank
         if altered is None and shape.encoder.is_passthrough:
-            if taken is not None:
-                events = [event for event, each in zip(events, facets, strict=True) if each in taken]
+            if taken is None:
+                return Selection(self.events_count, 0, 0, join_regions(self.ts, self._regions, self.events_count, rank))
+            events = [event for event, each in zip(self.events, facets, strict=True) if each in taken]
             return Selection(len(events), 0, 0, join_batch(self.ts, events, rank))
         out: list[bytes] = []
         sent = suppressed = dropped = 0
-        for index, event in enumerate(events):
+        for index, event in enumerate(self.events):
             if taken is not None and facets[index] not in taken:
                 continue
             pieces = (event,) if altered is None else altered.get(index, (event,))

@@ -120,10 +120,10 @@ class View:
             The batch to publish, or `None` when nothing of it goes out.
         """
         if not self.carries(run.group, run.data_parallel_rank, run.worker_topic):
-            self._filtered += len(run.events)
+            self._filtered += run.events_count
             return None
         sent, suppressed, dropped, payload = run.select(self._wanted, self.shape)
-        self._filtered += len(run.events) - sent - suppressed - dropped
+        self._filtered += run.events_count - sent - suppressed - dropped
         self._sent += sent
         self._suppressed += suppressed
         self._dropped += dropped

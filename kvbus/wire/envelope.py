@@ -27,7 +27,7 @@ from kvbus.wire.limits import (
     blame,
 )
 
-__all__ = ["Envelope", "container_head", "join_batch", "split_batch"]
+__all__ = ["Envelope", "container_head", "join_batch", "join_regions", "split_batch"]
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
@@ -117,6 +117,24 @@ def join_batch(ts: float, events: Sequence[bytes], data_parallel_rank: int | Non
 
     Cost: one copy; 0.05 µs an event.
     """
+    return join_regions(ts, events, len(events), data_parallel_rank)
+
+
+def join_regions(ts: float, regions: Sequence[bytes | memoryview], count: int, data_parallel_rank: int | None) -> bytes:
+    """Close events into a batch, as `join_batch`, where several of them may be in one piece.
+
+    Args:
+        ts: Seconds since the epoch, as the engines give it; finite.
+        regions: Encoded events, each piece one msgpack value or more; not checked.
+        count: How many events there are.
+        data_parallel_rank: 0 to 2⁶⁴−1, or `None` for nil.
+
+    Returns:
+        The payload.
+
+    Raises:
+        UsageError: As `join_batch`.
+    """
     try:
         seconds = float(ts)
     except OverflowError:
@@ -130,8 +148,8 @@ def join_batch(ts: float, events: Sequence[bytes], data_parallel_rank: int | Non
     parts = [
         b"\x93",
         _float.pack(_FLOAT64, seconds),
-        _array_head(len(events)),
-        *events,
+        _array_head(count),
+        *regions,
         _encoder.encode(data_parallel_rank),
     ]
     return b"".join(parts)

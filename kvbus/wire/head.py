@@ -8,7 +8,8 @@ it reads and no others: an event with a readable head may still be refused by `d
 from __future__ import annotations
 
 from enum import Enum
-from typing import ClassVar, Final, TypeAlias
+from math import isfinite
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -18,7 +19,7 @@ from kvbus.wire import dialects as d
 from kvbus.wire.limits import UNREADABLE
 from kvbus.wire.reading import is_container, open_event, read_by_field, unwrap
 
-__all__ = ["Form", "Head", "form_of", "read_head"]
+__all__ = ["BatchHeads", "Form", "Head", "form_of", "read_head", "read_heads"]
 
 
 class Form(Enum):
@@ -48,6 +49,22 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     block_hashes: list[BlockHash]
     parent_block_hash: BlockHash | None = None
     is_scoped_clear: bool = False
+
+
+class BatchHeads(NamedTuple):
+    """The heads of a batch that has not been cut.
+
+    Attributes:
+        heads: Of its events, in order, all of one form; none is a clear. Not empty.
+        data_parallel_rank: Its rank.
+        begin: Where its events begin, in bytes from the head of their array.
+        tail_bytes: How many bytes follow them, which are those of the rank.
+    """
+
+    heads: list[Head]
+    data_parallel_rank: int | None
+    begin: int
+    tail_bytes: int
 
 
 class _StoredMap(msgspec.Struct, tag=d.STORED, gc=False):
@@ -103,10 +120,32 @@ class _StoredArray(msgspec.Struct, tag=d.STORED, array_like=True, forbid_unknown
     lookahead_token_ids: msgspec.Raw = msgspec.Raw()
 
 
+class _Maps(msgspec.Struct, array_like=True, gc=False):
+    """A batch of the most usual kind; a further element is skipped and leaves the rank not the last."""
+
+    ts: float
+    events: list[_StoredMap | _RemovedMap]
+    data_parallel_rank: msgspec.Raw
+
+
+class _Arrays(msgspec.Struct, array_like=True, gc=False):
+    ts: float
+    events: list[_StoredArray | _RemovedArray]
+    data_parallel_rank: msgspec.Raw
+
+
+_decode_maps = msgspec.msgpack.Decoder(_Maps).decode
+_decode_arrays = msgspec.msgpack.Decoder(_Arrays).decode
+_rank_decoder = msgspec.msgpack.Decoder(Annotated[int, msgspec.Meta(ge=0)] | None)
 _decode_map = msgspec.msgpack.Decoder(_StoredMap | _RemovedMap | _ClearedMap).decode
 _decode_array = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray).decode
 _text_decoder = msgspec.msgpack.Decoder(str)
 _int_decoder = msgspec.msgpack.Decoder(int)
+
+_EVENTS_AT, _ARRAY16, _ARRAY32 = 10, 0xDC, 0xDD
+
+_BATCH_BYTES_MAX = 1 << 20
+"""Longer batches are judged by `split_batch` first, which bounds what they may ask for."""
 
 _INTERNED_MAX = 4_096
 """Distinct facets that are kept as one object each. A running system has dozens; past this a peer is making them up."""
@@ -151,6 +190,49 @@ def read_head(raw: bytes) -> Head:
         wire = _decode_map(event) if is_map else _decode_array(event)
     except UNREADABLE:
         return _head_by_field(event, form)
+    return _head_of(wire, form, is_map)
+
+
+def read_heads(payload: bytes) -> BatchHeads | None:
+    """Read the heads of all events of a batch in one go, where it is written as all known producers write it.
+
+    Args:
+        payload: One payload frame, which need not have been looked at.
+
+    Returns:
+        What `split_batch` and then `read_head` of each event would find. `None` = this is for them: there is no event, or one of
+        an unknown type, one that cannot be read, a clear, or both forms; `ts` is no float; the envelope has other than three
+        elements, or cannot be read.
+
+    Cost: one walk in C; 1 µs, and 1.2 µs an event of 500 bytes.
+    """
+    if len(payload) < _EVENTS_AT + 2 or len(payload) > _BATCH_BYTES_MAX or payload[:2] != b"\x93\xcb":
+        return None
+    first = payload[_EVENTS_AT]
+    at = _EVENTS_AT + (1 if first < _ARRAY16 else 3)
+    if first == _ARRAY32 or at >= len(payload):
+        return None
+    form = _FORM_BY_FIRST[payload[at]]
+    if form is _NESTED:
+        return None
+    is_map = form is _MAP
+    try:
+        batch = _decode_maps(payload) if is_map else _decode_arrays(payload)
+        heads = [_head_of(wire, form, is_map) for wire in batch.events]
+        rank = _rank_decoder.decode(batch.data_parallel_rank)
+    except (*UNREADABLE, DecodeError):
+        return None
+    if not heads or not isfinite(batch.ts):
+        return None
+    return BatchHeads(heads, rank, at - _EVENTS_AT, len(bytes(batch.data_parallel_rank)))
+
+
+def _head_of(wire: Any, form: Form, is_map: bool) -> Head:
+    """Judge the fields that were read, and make a head of them.
+
+    Raises:
+        DecodeError: They make no sense.
+    """
     kind = type(wire)
     if kind is _StoredMap or kind is _StoredArray:
         hashes: list[BlockHash] = wire.block_hashes

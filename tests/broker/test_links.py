@@ -24,8 +24,8 @@ class Recorder:
     def __init__(self):
         self.heard = []
 
-    def receive(self, index, frames, now_ns):
-        self.heard.append(("batch", index, frames[-1]))
+    def receive_all(self, index, messages, now_ns):
+        self.heard += [("batch", index, frames[-1]) for frames in messages]
 
     def receive_replay(self, key, frames, now_ns):
         self.heard.append(("reply", key, frames[-1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvbus.broker.rankgroup import HEADS_SPARE, RankGroup
+from kvbus.broker.rankgroup import HEADS_MAX, RankGroup
 from kvbus.config import BrokerConfig
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored
 from kvbus.wire.envelope import Envelope
@@ -55,10 +55,10 @@ def test_the_clear_of_a_loss_is_written_as_the_workers_write():
 def test_what_is_given_up_leaves_nothing_behind():
     """E1: heads of events that nobody else emits are swept."""
     group = group_of("a", "b", pending_events_max=10)
-    for number in range(HEADS_SPARE + 100):
+    for number in range(HEADS_MAX + 100):
         deliver(group, "a", BlockStored([number], None, [], 0))
-    deliver(group, "b", BlockStored([HEADS_SPARE + 99], None, [], 0))
-    assert len(group._heads) <= HEADS_SPARE + 10
+    deliver(group, "b", BlockStored([HEADS_MAX + 99], None, [], 0))
+    assert len(group._heads) <= HEADS_MAX + 10
 
 
 def test_released_events_are_counted_by_medium_and_owner():
