@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "ipc": NOUNS,
     "connections": NOUNS | {"sockets", "security"},
     "sockets": NOUNS | {"ipc", "connections", "security"},
-    "ops": NOUNS | {"broker", "security", "streams"},
+    "ops": NOUNS | {"broker", "discovery", "security", "streams"},
     "broker": NOUNS | {"discovery", "wire", "streams", "aggregate", "views", "sockets", "security", "connections"},
     "publisher": NOUNS | {"wire", "streams", "sockets", "security", "connections"},
     "subscriber": NOUNS | {"wire", "streams", "views", "sockets", "security", "connections"},

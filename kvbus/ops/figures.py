@@ -13,6 +13,7 @@ from typing import TypeAlias, get_args
 from kvbus.broker.notices import REASONS
 from kvbus.broker.presence import WorkerState
 from kvbus.broker.status import BrokerStatus, GroupStatus, HistogramStatus, JournalStatus, ViewStatus, WorkerStatus
+from kvbus.discovery.book import PlaceStatus
 from kvbus.ops.report import Report
 from kvbus.security.refusals import PEER_REFUSALS
 from kvbus.streams.outputs import LostReason
@@ -22,6 +23,7 @@ __all__ = [
     "ages_unknown",
     "blocks",
     "clears",
+    "connections",
     "copies",
     "decode_errors",
     "drops",
@@ -32,6 +34,7 @@ __all__ = [
     "of_group",
     "of_histograms",
     "of_journal",
+    "of_place",
     "of_status",
     "of_view",
     "of_worker",
@@ -143,6 +146,11 @@ def view_events(status: BrokerStatus) -> Iterator[Row]:
 def of_histograms(histograms: Callable[[BrokerStatus], list[HistogramStatus]]) -> Callable[[Report], Iterable[Row]]:
     """Read one histogram per group or view."""
     return of_status(lambda status: (((each.name,), each) for each in histograms(status)))
+
+
+def of_place(figure: Callable[[PlaceStatus], float]) -> Callable[[Report], Iterable[Row]]:
+    """Read one figure per place where workers are looked for."""
+    return of_status(lambda status: (((each.name,), figure(each)) for each in status.discovery))
 
 
 def silence(report: Report) -> list[Row]:

@@ -63,10 +63,18 @@ METRICS: tuple[Metric, ...] = (
            "Declared losses: batches that nobody could bring, and restarts."),
     # Who connects
     Metric("kvbus_socket_connections", "gauge", ("socket",), figures.of_status(figures.connections),
-           "Peers connected now."),
+           "Peers connected now; at pub:VIEW its subscribers."),
     Metric("kvbus_peers_refused_total", "counter", ("socket", "reason"), figures.of_status(figures.refusals),
            "Peers that did not get in at a socket that is bound (unknown_key, connections_max, wrong_key), attempts to connect "
            "that were refused, and handshakes that failed (mechanism = CURVE on one side only)."),
+    # Where workers are looked for
+    Metric("kvbus_discovery_workers", "gauge", ("place",), figures.of_place(lambda each: each.workers),
+           "Workers last found where they are looked for."),
+    Metric("kvbus_discovery_failing", "gauge", ("place",), figures.of_place(lambda each: bool(each.problem)),
+           "Whether the last look there failed."),
+    Metric("kvbus_discovery_looks_total", "counter", ("place",), figures.of_place(lambda each: each.looks), "Looks there."),
+    Metric("kvbus_discovery_failures_total", "counter", ("place",), figures.of_place(lambda each: each.failures),
+           "Looks there that failed."),
     # Workers: received = released + void + given_up + rejected + pending, in votes
     Metric("kvbus_worker_state", "gauge", (*_WORKER, "state"), figures.of_status(figures.states),
            "1 for the state that the worker is in, 0 for the others."),

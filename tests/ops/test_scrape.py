@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kvbus.broker.meter import Meter
 from kvbus.broker.status import BrokerStatus, HistogramStatus, JournalStatus, WorkerStatus
+from kvbus.discovery.book import PlaceStatus
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored
 from kvbus.ops.metrics import METRICS
 from kvbus.ops.report import Report
@@ -139,8 +140,12 @@ def test_every_metric_of_the_table_is_scraped() -> None:
     report = StandIn(book).report()
     assert report.status is not None
     socket = SocketStatus(name="pub:all", endpoint="", is_bound=True, is_encrypted=False, connections=0, refused={})
+    place = PlaceStatus(name="d", kind="dns", target="t", workers=1, problem="", looks=1, failures=0)
     report = msgspec.structs.replace(
-        report, status=msgspec.structs.replace(report.status, journal=JournalStatus(path="j"), sockets=[socket])
+        report,
+        status=msgspec.structs.replace(
+            report.status, journal=JournalStatus(path="j"), sockets=[socket], discovery=[place]
+        ),
     )
     scraped = Scraped(report)
     for metric in METRICS:
