@@ -28,18 +28,20 @@ class GroupPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to a worker group when one of its workers loses batches or goes.
 
     Attributes:
-        on_loss: `clear`: what nobody can know any more is withdrawn. `ignore`: stale blocks may stay announced, for consumers
-            that bear them better than an empty cache.
-        on_departure: `clear`: the blocks of the group are withdrawn and the others go on without it. `shrink`: they stay
-            announced, though one worker of them is gone. `hold`: nothing goes out until it is back.
+        on_loss: `clear`: what nobody can know any more is withdrawn; the default, because it never lies. `ignore`: stale blocks
+            may stay announced, for consumers that bear them better than an empty cache.
+        on_departure: `clear`: the blocks of the group are withdrawn and the others go on without it; the default, because it
+            never lies. `shrink`: they stay announced, though one worker of them is gone. `hold`: nothing goes out until it is
+            back.
         worker_timeout_s: Seconds for which a worker's connection must be down, or its probes unanswered, before it has
             departed, > 0, and at least two probes long where workers are probed. 30: a vote does not count for longer either,
             so waiting more would gain nothing.
         stores: `copies`: a second store of a block is a second copy of it, as in vLLM. `reports`: the engine announces again what
             it has (vLLM's `kv_cache_report_mode=full`), and blocks are a set.
-        model: What the group serves, for topics; may be empty.
-        release: `counter`: an event goes out when all workers have emitted it. `residency`: a block is announced while a quorum
-            holds it, whatever the events, for ranks that store different blocks or evict at different times.
+        model: What the group serves, for topics; empty where no topic has `{model}` in it.
+        release: `counter`: an event goes out when all workers have emitted it, for ranks that hold the same. `residency`: a
+            block is announced while a quorum holds it, whatever the events, for ranks that store different blocks or evict at
+            different times.
         quorum: With `residency`: `all`, `any`, or how many workers must hold a block, ≥ 1. `any` for ranks that store different
             blocks, a number for replicated key-value heads.
     """

@@ -64,11 +64,11 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A socket that the broker binds and workers connect to; a worker is told by its topic.
 
     Attributes:
-        endpoint: Where the broker's SUB binds.
+        endpoint: Where the broker's SUB binds. Loopback, until you say who else may reach it.
         workers: Number of seats, which is the quorum; ≥ 1. The first so many topics take them. One is of use to nobody but a
             single engine: say how many there are.
         topics: Topics for which seats are kept; empty = first come. At most `workers`.
-        group: Name of the worker group whose events must agree.
+        group: Name of the worker group whose events must agree. Empty is a name too.
         allow: Workers that are let in, where the broker has keys; written like `curve.allow`, and in its place. Empty = those.
         curve: Whether it is encrypted, where the broker has keys.
     """

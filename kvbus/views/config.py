@@ -26,33 +26,40 @@ class ViewConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Name in logs and metrics; unique in the broker.
-        endpoint: Where its PUB socket binds.
+        endpoint: Where its PUB socket binds. Loopback, until you say who else may reach it; 5600, because the engine beside it
+            has 5557.
         replay_endpoint: Where its replay ROUTER binds; `None` = it serves no replay. A broker of which nobody names a view has
             one that answers on port 5700.
         topic: First frame of every message, UTF-8; may be empty, and a template with `{group}`, `{rank}`, `{worker_topic}` and
             `{model}`. All topics of a view share its numbers.
         filter: Which events it carries; default all.
-        groups: Worker groups that it carries; none named = all.
+        groups: Worker groups that it carries; none named = all, those to come included.
         ranks: Data-parallel ranks that it carries, `None` among them = batches without one; none named = all.
         worker_topic: Topic of the workers that it carries: empty = any, a trailing `*` = prefix, else exact.
-        encoding: `passthrough` = events as they came; `map` or `array` = all in that form.
-        hashes: `passthrough`, or `uint64` = nine bytes, unsigned, digests folded to their last eight bytes.
-        tokens: `any`; `pairs` = no text among token ids; `ints` = neither text nor pairs. What cannot be said so goes out as a
-            placeholder.
-        extra_keys: `any`; `text` = no raw bytes among extra keys, likewise.
-        adapters: `any`; `named` = no adapter that has a number only, likewise.
-        unknown_types: `pass`, or `drop` events that are no store, removal or clear.
-        fill_rank: Rank to write where the engine names none; `None` = it stays nil.
-        strip_tokens: Take token ids out, and whatever else may hold prompt content; `block_size` stays.
-        resolve_placeholders: Send a placeholder with what was said of its blocks before, where that is known.
-        copies: `passthrough` = every store and removal; `count` = the first store and the last removal of a block.
+        encoding: `passthrough` = events as they came, byte for byte, as a router of that engine expects them; `map` or `array` =
+            all in that form.
+        hashes: `passthrough` = as they came; `uint64` = nine bytes, unsigned, digests folded to their last eight bytes, for
+            routers that know a block by 64 bits.
+        tokens: `any` = as they came; `pairs` = no text among token ids; `ints` = neither text nor pairs, for routers that lose a
+            batch over them. What cannot be said so goes out as a placeholder.
+        extra_keys: `any` = as they came; `text` = no raw bytes among extra keys, likewise.
+        adapters: `any` = as they came; `named` = no adapter that has a number only, likewise.
+        unknown_types: `pass`, since they may matter to somebody, or `drop` events that are no store, removal or clear, for
+            routers that lose a batch over them.
+        fill_rank: Rank to write where the engine names none, for routers that need one; `None` = it stays nil.
+        strip_tokens: Take token ids out, and whatever else may hold prompt content; `block_size` stays. False, because routers
+            match prompts by them.
+        resolve_placeholders: Send a placeholder with what was said of its blocks before, where that is known, for routers that
+            ignore one. False, because it costs memory.
+        copies: `passthrough` = every store and removal, for routers that count; `count` = the first store and the last removal of
+            a block, for routers that keep a set.
         split: `rank` = one stream per data-parallel rank, on port + rank like an engine's, each with numbers, replay and
             snapshot of its own: for the ranks named here, else those declared for the workers, else 0.
         buffer_batches: Batches kept for replay, ≥ 1. 10 000 is what the engines keep.
         buffer_bytes: Bytes of payload kept for replay, ≥ 1 MiB; the oldest batch goes first. 256 MiB holds 10 000 batches of
             the 25 KB that an engine step of a busy rank makes.
         hwm: Messages queued per subscriber before ZeroMQ drops for it, ≥ 1. 100 000 is what the engines use.
-        old_replay_form: Answer replay as vLLM up to 0.25 did, without the topic frame.
+        old_replay_form: Answer replay as vLLM up to 0.25 did, without the topic frame. False: new routers need it.
         snapshot: Answer a request for what is not kept any more with a snapshot of what the view has announced: numbers begin
             where the client asked, empty batches in front. False: the answer begins later, as the engines' does.
         numbers_max: Most empty batches in front of a snapshot, ≥ 1. At 100 000 (3 to 5 s for Dynamo and llm-d) a router still
