@@ -11,6 +11,7 @@ import yaml
 
 from kvbus.broker.notices import REASONS
 from kvbus.ops.metrics import METRICS
+from kvbus.security.refusals import PEER_REFUSALS
 from tests.shared_data import CHECKOUT, program
 
 PROMETHEUS = CHECKOUT / "deploy" / "prometheus"
@@ -73,7 +74,7 @@ def test_every_alert_is_fired_and_kept_quiet() -> None:
 
 def test_label_values_of_the_tests_are_real() -> None:
     """A rule for a reason that the broker never gives could not fire in earnest."""
-    reasons = {*REASONS, "ahead", "no_clock", "loss"}
+    reasons = {*REASONS, *PEER_REFUSALS, "ahead", "no_clock", "loss"}
     for test in _tests():
         for series in test["input_series"]:
             reason = re.search(r'reason="(\w+)"', series["series"])
