@@ -24,6 +24,7 @@ ROLES = {
     "curve": "kvbus.bench.middles",
     "proxy": "kvbus.bench.middles",
     "relay": "kvbus.bench.middles",
+    "discard": "kvbus.bench.middles",
     "a+": "kvbus.bench.assembly",
     "peer": "kvbus.bench.peer",
     "pending": "kvbus.bench.pending",

@@ -48,6 +48,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         figure: Median and range over the rounds; `None` = could not be measured.
         limit: What it may be at most, or has to be at least.
         is_least: Whether it has to be at least that.
+        is_floor: Whether this is no figure of kvbus, but of receiving and throwing away: what no Python can do better.
     """
 
     goal: int
@@ -55,12 +56,15 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     figure: Spread | None
     limit: float
     is_least: bool = False
+    is_floor: bool = False
 
     @property
     def verdict(self) -> str:
-        """`met`, `met within slack`, `not met`, or `not measured`."""
+        """`met`, `met within slack`, `not met`, or `not measured`; `(floor)` for what is no figure of kvbus."""
         if self.figure is None:
             return "not measured"
+        if self.is_floor:
+            return "(floor)"
         excess = self.limit / self.figure.median if self.is_least else self.figure.median / self.limit
         if excess <= 1.0:
             return "met"
@@ -128,12 +132,14 @@ class _Bench:
         return self._known[options]
 
     def _aligned(self, batch: int) -> Case:
-        return self._case("peer", "a+", "proxy", batch=batch)
+        return self._case("peer", "a+", "proxy", "discard", batch=batch)
 
     def _cpu_against_peer(self) -> Iterator[Check]:
         for batch, limit in ((1, 1 / 6), (8, 1 / 6), (64, 1 / 8)):
             cpu = _cpu(self._aligned(batch), "peer")
             yield Check(goal=1, what=f"B = {batch}: CPU × A", figure=cpu, limit=limit)
+            floor = _floor(self._aligned(batch), "peer")
+            yield Check(goal=1, what=f"B = {batch}: discard × A", figure=floor, limit=limit, is_floor=True)
 
     def _drain(self) -> Iterator[Check]:
         for batch, limit in ((1, 8.0), (8, 10.0), (64, 12.0)):
@@ -145,6 +151,8 @@ class _Bench:
         for batch, limit in ((1, 2.0), (8, 1.0), (64, 1.0)):
             cpu = _cpu(self._aligned(batch), "proxy")
             yield Check(goal=3, what=f"B = {batch}: CPU × proxy", figure=cpu, limit=limit)
+            floor = _floor(self._aligned(batch), "proxy")
+            yield Check(goal=3, what=f"B = {batch}: discard × proxy", figure=floor, limit=limit, is_floor=True)
         for workers in (8, 16):
             cpu = _cpu(self._case("proxy", workers=workers, batch=8), "proxy")
             yield Check(goal=3, what=f"N = {workers}, B = 8: CPU × proxy", figure=cpu, limit=1 / 1.5)
@@ -220,3 +228,11 @@ def _against(case: Case, other: str) -> Comparison | None:
 def _cpu(case: Case, other: str) -> Spread | None:
     found = _against(case, other)
     return None if found is None else found.cpu
+
+
+def _floor(case: Case, other: str) -> Spread | None:
+    """Return what receiving and throwing away costs, as a multiple of another variant, round by round."""
+    found = {(each.round, each.variant): each.cpu_us for each in case.measurements}
+    turns = range(case.options.rounds)
+    pairs = [(found.get((turn, "discard")), found.get((turn, other))) for turn in turns]
+    return spread(ratios([floor for floor, _ in pairs], [cpu for _, cpu in pairs]))

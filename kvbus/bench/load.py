@@ -29,6 +29,7 @@ __all__ = [
     "Load",
     "checksum",
     "hello_batch",
+    "is_signal",
     "make_events",
     "make_load",
     "make_resident",
@@ -41,6 +42,9 @@ HELLO = b"kvbus-bench-hello"
 
 MARK = b"kvbus-bench-end.."
 """In the hash of the last event of a measurement."""
+
+SIGNAL_BYTES_MAX = 200
+"""A signal is shorter than this, however it is written."""
 
 STORES = 0.7
 BLOCKS_MAX = 8
@@ -213,6 +217,15 @@ def mark_batch(number: int) -> bytes:
         number: Makes it unlike the others, 0 to 2**16 − 1.
     """
     return _signal(MARK + number.to_bytes(15, "big"))
+
+
+def is_signal(event_or_batch: bytes) -> bool:
+    """Tell whether an event, or a batch of one event, is a hello or a mark.
+
+    Args:
+        event_or_batch: Raw.
+    """
+    return len(event_or_batch) < SIGNAL_BYTES_MAX and (HELLO in event_or_batch or MARK in event_or_batch)
 
 
 def checksum(events: Iterable[bytes]) -> int:

@@ -4,6 +4,7 @@
 * `curve`: the same with keys, so that workers, broker and subscribers speak CURVE.
 * `proxy`: `zmq.proxy` between XSUB and XPUB, libzmq's own loop in C. It forwards every worker's copy of everything.
 * `relay`: the same forwarding by a plain loop in Python.
+* `discard`: that loop without the sending, but for batches that carry a signal: the floor under anything that is Python.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 import zmq
 
 from kvbus.bench.child import watch
+from kvbus.bench.load import is_signal
 from kvbus.bench.options import BROKERS, BenchOptions
 from kvbus.bench.processes import Channel
 from kvbus.broker.server import Broker
@@ -36,7 +38,7 @@ def run(role: str, channel: Channel, arguments: dict[str, Any]) -> None:
     """Stand between.
 
     Args:
-        role: `kvbus`, `curve`, `proxy` or `relay`.
+        role: `kvbus`, `curve`, `proxy`, `relay` or `discard`.
         channel: To the parent; answers `urls`, one for each view.
         arguments: `options`; `upstream`, the workers' URLs; `url`, where to bind, with `{name}` for a name; `journal`, a path.
     """
@@ -48,7 +50,7 @@ def run(role: str, channel: Channel, arguments: dict[str, Any]) -> None:
         if role == "proxy":
             _run_proxy(context, channel, arguments)
         else:
-            _run_relay(context, channel, arguments)
+            _run_relay(context, channel, arguments, signals_only=role == "discard")
 
 
 def broker_config(arguments: dict[str, Any]) -> BrokerConfig:
@@ -174,7 +176,9 @@ def _run_proxy(context: zmq.Context[zmq.Socket[bytes]], channel: Channel, argume
     zmq.proxy(source, target)
 
 
-def _run_relay(context: zmq.Context[zmq.Socket[bytes]], channel: Channel, arguments: dict[str, Any]) -> None:
+def _run_relay(
+    context: zmq.Context[zmq.Socket[bytes]], channel: Channel, arguments: dict[str, Any], signals_only: bool
+) -> None:
     """Forward in Python, for ever."""
     source = subscribe(context, zmq.SUB, arguments["upstream"])
     target = publish(context, zmq.PUB, arguments["url"].format(name="relay"))
@@ -184,4 +188,5 @@ def _run_relay(context: zmq.Context[zmq.Socket[bytes]], channel: Channel, argume
     while True:
         poller.poll()
         for frames in receive_frames(source, SHARE):
-            send_frames(target, frames)
+            if not signals_only or is_signal(frames[2]):
+                send_frames(target, frames)

@@ -16,9 +16,10 @@ Mode: TypeAlias = Literal["aligned", "resplit", "shuffled", "noisy"]
 
 Transport: TypeAlias = Literal["tcp", "ipc"]
 
-VARIANTS = ("kvbus", "curve", "peer", "a+", "proxy", "relay", "direct")
+VARIANTS = ("kvbus", "curve", "peer", "a+", "proxy", "relay", "discard", "direct")
 """What may stand between workers and subscribers, in the order of the tables. `curve` is the broker with everything encrypted, on
-both sides of it; `direct` is nothing at all, for latency only."""
+both sides of it; `discard` throws away what it receives, which is the least that anything in Python can cost; `direct` is nothing
+at all, for latency only."""
 
 BROKERS = frozenset({"kvbus", "curve"})
 """Variants that are the product's broker."""

@@ -33,8 +33,8 @@ from kvbus.security.key_files import new_key_pair
 
 __all__ = ["Measurement", "Rig"]
 
-FORWARDING = frozenset({"proxy", "relay", "direct"})
-"""Variants that pass on every worker's copy."""
+FORWARDING = frozenset({"proxy", "relay", "discard", "direct"})
+"""Variants that pass on every worker's copy, or at least every signal."""
 
 REWRITING = frozenset({"a+", "peer"})
 """Variants whose events are written anew, so that their bytes may differ."""
@@ -270,7 +270,7 @@ class Rig:
 
     def _latencies(self, variant: str) -> list[float]:
         """Send at a rate and return how long each batch took to each subscriber, µs, ascending."""
-        if not self.options.rate:
+        if not self.options.rate or variant == "discard":
             return []
         self._watch(variant)
         start_ns = time.monotonic_ns() + 20_000_000
@@ -311,7 +311,7 @@ class Rig:
         """Tell whether every subscriber got what it had to."""
         if variant == "peer" and self.options.mode != "aligned":
             return None
-        if variant == "a+" and self.options.mode == "noisy":
+        if variant == "discard" or (variant == "a+" and self.options.mode == "noisy"):
             return None
         expected: Expected = self.load.forwarded if variant in FORWARDING else self.load.expected
         is_exact = all(events == expected.events for events in counted["events"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import zmq
 
-from kvbus.bench.load import HELLO, MARK, checksum
+from kvbus.bench.load import HELLO, MARK, checksum, is_signal
 from kvbus.bench.processes import BenchError, Channel
 from kvbus.security.key_files import Keyring
 from kvbus.security.keys import CurveConfig
@@ -25,8 +25,6 @@ TAIL_BYTES = 200
 
 SHARE = 64
 """Messages taken before the clock is read again: at rates at which latency is measured, one or a few."""
-
-SIGNAL_BYTES_MAX = 160
 
 _ts = struct.Struct(">d")
 
@@ -167,7 +165,7 @@ class Sink:
         for received in self._received:
             count = total = 0
             for at_ns, payload in received:
-                raws = [raw for raw in split_batch(payload).events if not _is_signal(raw)]
+                raws = [raw for raw in split_batch(payload).events if not is_signal(raw)]
                 count += len(raws)
                 total += checksum(raws)
                 (ts,) = _ts.unpack_from(payload, 2)
@@ -187,7 +185,3 @@ class Sink:
         if self._context is not None:
             self._context.term()
             self._context = None
-
-
-def _is_signal(raw: bytes) -> bool:
-    return len(raw) < SIGNAL_BYTES_MAX and (HELLO in raw or MARK in raw)

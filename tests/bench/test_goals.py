@@ -32,6 +32,7 @@ def _check(value: float | None, limit: float, is_least: bool = False) -> Check:
         (_check(7.0, 8.0, True), "met within slack"),
         (_check(6.0, 8.0, True), "not met"),
         (_check(None, 1.0), "not measured"),
+        (Check(goal=1, what="floor", figure=Spread(9.0, 9.0, 9.0), limit=1.0, is_floor=True), "(floor)"),
     ],
 )
 def test_a_limit_counts_as_kept_within_a_fifth(check: Check, verdict: str) -> None:

@@ -87,8 +87,8 @@ def bench(
         str | None,
         typer.Option(
             "--variants",
-            metavar="kvbus,curve,peer,a+,proxy,relay,direct",
-            help="What to measure; default: all, peer where --peer and curve where --curve is given.",
+            metavar="kvbus,curve,peer,a+,proxy,relay,discard,direct",
+            help="What to measure; default: all but discard, peer where --peer and curve where --curve is given.",
         ),
     ] = None,
     curve: Annotated[bool, typer.Option("--curve", help="Measure the broker with everything encrypted, too.")] = False,
@@ -401,7 +401,7 @@ def _variants(variants: str | None, peer: Path | None, rate: float, curve: bool)
     if variants is not None:
         named = tuple(variants.split(","))
         return (*named, "curve") if curve and "curve" not in named else named
-    left_out = ({"peer"} if peer is None else set()) | (set() if curve else {"curve"})
+    left_out = {"discard"} | ({"peer"} if peer is None else set()) | (set() if curve else {"curve"})
     return tuple(name for name in VARIANTS if name not in left_out | (set() if rate else {"direct"}))
 
 
