@@ -370,10 +370,9 @@ def receive_frames(socket: ZmqSocket, limit: int) -> list[list[bytes]]:
 def receive_triples(socket: ZmqSocket, topic: bytes, limit: int, bytes_max: int) -> tuple[list[list[bytes]], bool]:
     """Take the messages that have arrived, without waiting; fast where most have three frames and one topic.
 
-    Behind the usual topic two more frames are read blindly. Any other message is read as `receive_frames` does, whatever it is.
-    Only a publisher that sends the usual topic with another number of frames misleads this: a message behind such a one may look
-    as if it had a frame too many or too few. It is refused then, and that it is missing shows by its number; so this is for
-    sockets with one publisher.
+    Behind the usual topic two frames are read blindly; any other message is read as `receive_frames` does. Only who sends the
+    usual topic with another number of frames misleads this: the message behind it may seem to have a frame more or less, is
+    refused, and shows as missing by its number. So this is for sockets with one publisher.
 
     Args:
         socket: A socket of this thread.
@@ -387,11 +386,11 @@ def receive_triples(socket: ZmqSocket, topic: bytes, limit: int, bytes_max: int)
     Raises:
         zmq.ZMQError: The socket or its context is closed.
 
-    Cost: 0.5 µs a message of three small frames; 3 µs more for finding the socket empty.
+    Cost: 0.5 µs a message of three small frames; 3 µs for finding the socket empty.
     """
     messages: list[list[bytes]] = []
-    size = 0
     frames: list[bytes] = []
+    size = 0
     try:
         while len(messages) < limit and size < bytes_max:
             frames = []
@@ -416,8 +415,7 @@ def receive_triples(socket: ZmqSocket, topic: bytes, limit: int, bytes_max: int)
 def receive_rest(socket: ZmqSocket, frames: list[bytes]) -> None:
     """Take what is left of a message whose first frames were read one by one.
 
-    The cheapest receive reads three frames blindly and looks at the second; only when that one is not what was expected,
-    this finds where the message really ends.
+    The cheapest receive reads frames blindly; when they are not what was expected, this finds where the message really ends.
 
     Args:
         socket: A socket of this thread.

@@ -24,6 +24,7 @@ from kvbus.sockets import (
     open_socket,
     receive_frames,
     receive_rest,
+    receive_triples,
     route_frames,
     send_frames,
 )
@@ -303,6 +304,26 @@ def test_the_rest_of_a_message_can_be_received(zmq_context: ZmqContext) -> None:
             receive_rest(reader.socket, frames)
             assert expected == frames
         assert [] == receive_frames(reader.socket, 1)
+
+
+def test_three_frames_of_the_usual_topic_are_received_fast_and_all_others_too(zmq_context: ZmqContext) -> None:
+    """W3: a publisher may also send what is no batch, under other topics; its batches are not touched by that."""
+    batch = [b"kv", bytes(8), b"batch"]
+    messages = [batch, [b"x"], batch, [b"x"] * 2, batch, [b"x"] * 4, batch, [b""], [b"x", bytes(8), b"kv"], batch]
+    with (
+        opened(zmq_context, zmq.DEALER, "bind:inproc://x") as reader,
+        opened(zmq_context, zmq.DEALER, "inproc://x") as writer,
+    ):
+        for message in messages:
+            assert send_frames(writer.socket, message)
+        assert (messages[:3], False) == receive_triples(reader.socket, b"kv", 3, 1 << 20)
+        assert (messages[3:5], False) == receive_triples(reader.socket, b"kv", 100, 5)
+        assert (messages[5:], True) == receive_triples(reader.socket, b"kv", 100, 1 << 20)
+        # Of the usual topic, and not of three frames: what follows is found again by its second successor at the latest.
+        for message in ([b"kv"], batch, [b"kv", bytes(8), b"1", b"2"], batch, batch):
+            assert send_frames(writer.socket, message)
+        found, is_dry = receive_triples(reader.socket, b"kv", 100, 1 << 20)
+        assert (batch, True) == (found[-1], is_dry)
 
 
 def test_a_send_without_room_is_refused_as_a_whole(zmq_context: ZmqContext) -> None:
