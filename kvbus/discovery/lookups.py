@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,7 +14,7 @@ from kvbus.config.workers import WorkerConfig
 from kvbus.discovery.answers import AnswerError, sglang_workers, vllm_workers
 from kvbus.discovery.worker_file import listed_workers
 
-__all__ = ["Found", "Resolve", "look", "resolve"]
+__all__ = ["Found", "Resolve", "look", "look_everywhere", "resolve"]
 
 ANSWER_BYTES_MAX = 4 << 20
 """Largest answer or file that is read. SGLang's /server_info is the largest, with some hundred kilobytes."""
@@ -76,6 +76,28 @@ def look(place: DiscoveryConfig, before: tuple[WorkerConfig, ...] = (), resolver
         return Found(_from_names(place, hosts)) if place.kind == "dns" else _from_engines(place, hosts, before)
     except (OSError, UnicodeError) as error:
         raise AnswerError(getattr(error, "strerror", None) or str(error)) from None
+
+
+def look_everywhere(places: Sequence[DiscoveryConfig]) -> tuple[tuple[WorkerConfig, ...], list[str]]:
+    """Look once at every place.
+
+    Args:
+        places: Where; checked.
+
+    Returns:
+        All who are there, and what did not work, a line each.
+    """
+    workers: list[WorkerConfig] = []
+    problems = []
+    for place in places:
+        try:
+            found = look(place)
+        except AnswerError as error:
+            found = Found((), str(error))
+        workers += found.workers
+        if found.problem:
+            problems.append(f"{place.shown}: {found.problem}")
+    return tuple(workers), problems
 
 
 def _read_file(path: str) -> tuple[WorkerConfig, ...]:

@@ -67,6 +67,17 @@ def test_a_brokers_file(tmp_path, publisher):
     assert "the broker does not run" in result.stdout
 
 
+def test_workers_that_the_broker_would_discover_are_looked_at_too(tmp_path):
+    """And a place that cannot be asked is said on stderr, beside the findings."""
+    listed = tmp_path / "workers.toml"
+    listed.write_text('workers = ["found=tcp://127.0.0.1:9"]')
+    path = tmp_path / "kvbus.toml"
+    path.write_text(f'discovery = ["file:{listed}", "file:{tmp_path}/nowhere"]\n')
+    result = run("--config", str(path), "--seconds", "0.2")
+    assert "found" in result.stdout
+    assert "kvbus: warning: nowhere: No such file or directory" in result.stderr
+
+
 def test_an_engines_own_settings():
     result = run("--engine-config", '{"endpoint": "tcp://*:5557"}')
     assert Exit.FAILED == result.exit_code

@@ -14,7 +14,7 @@ import pytest
 from kvbus.config.discovery import DiscoveryConfig, parse_discovery
 from kvbus.config.workers import WorkerConfig, parse_worker
 from kvbus.discovery.answers import AnswerError
-from kvbus.discovery.lookups import Found, look, resolve
+from kvbus.discovery.lookups import Found, look, look_everywhere, resolve
 
 SOURCES = [{"data_parallel_rank": 0, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "topic": ""}]
 
@@ -155,6 +155,14 @@ def test_answers_that_say_nothing(engine, content, problem):
         engine.answers["/kv_event_sources"] = content
     found = look(place(f"vllm:{engine.url}"))
     assert ((), True) == (found.workers, found.problem.startswith(problem)), found
+
+
+def test_all_places_at_once(tmp_path):
+    """For who asks once, such as the doctor."""
+    path = tmp_path / "workers.toml"
+    path.write_text('workers = ["a=tcp://h:1"]')
+    found = look_everywhere((place(f"file:{path}"), place(f"file:{path}.x")))
+    assert ((parse_worker("a=tcp://h:1"),), ["workers.toml.x: No such file or directory"]) == found
 
 
 def test_a_server_that_says_nothing():

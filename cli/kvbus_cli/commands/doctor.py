@@ -227,10 +227,18 @@ def _of_broker(path: Path) -> list[Target]:
     Raises:
         ConfigError: All that is wrong with it.
     """
+    import msgspec
+
+    from kvbus.discovery.lookups import look_everywhere
     from kvbus.doctor.targets import broker_targets
     from kvbus_cli.broker_settings import BrokerSettings
 
-    return broker_targets(BrokerSettings(path=path, variables=os.environ).load())
+    config = BrokerSettings(path=path, variables=os.environ).load()
+    found, problems = look_everywhere(config.discovery)
+    for problem in problems:
+        complain(f"warning: {problem}")
+    config = msgspec.structs.replace(config, workers=config.workers + found)
+    return broker_targets(config)
 
 
 def _of_engine(text: str, host: str, ranks: int, topic: str) -> tuple[list[Target], list[Finding]]:
