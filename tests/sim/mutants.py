@@ -48,7 +48,14 @@ def no_hold_during_recovery(patch: pytest.MonkeyPatch) -> None:
 
 def restarts_by_number_only(patch: pytest.MonkeyPatch) -> None:
     """A restart is a number that goes back, and nothing else: no look at bytes, no doubt after a reconnect."""
+    begin_epoch = ReplayRules._begin_epoch
+
+    def by_number(self: Any, reason: str, now_ns: int, out: list[Any]) -> None:
+        if reason == "went_back":
+            begin_epoch(self, "went_back", now_ns, out)
+
     patch.setattr(Watermark, "is_same", lambda self, seq, payload: None)
+    patch.setattr(ReplayRules, "_begin_epoch", by_number)
     patch.setattr(ReplayRules, "_is_same_life", lambda self, *args: True)
     patch.setattr(ReplayRules, "_raise_doubt", lambda self, doubt: None)
 
