@@ -73,6 +73,7 @@ class BrokerJudge:
         self._life_at_start = {worker.name: worker.truth.life for worker in self._workers}
         self._lost: dict[tuple[str, int | None], list[tuple[int, int]]] = {}
         self._restarted: set[str] = set()
+        self._rejoined: set[str] = set()
 
     def resume_life(self, node: BrokerNode) -> None:
         """The broker goes on where it ended, by its journal: what it has said counts on.
@@ -87,6 +88,19 @@ class BrokerJudge:
         # Streams that nobody can be asked about are joined anew, behind a clear.
         self._heard = {}
         self._restarted |= {worker.plan.worker_id for worker in self._workers if worker.plan.replay == "none"}
+
+    def note_change(self, worker_ids: set[str]) -> None:
+        """Note that workers have left the configuration, or have come into it, while the broker runs.
+
+        Who comes is heard from its beginning, also if it was there before, and whatever others have said before counts no more.
+
+        Args:
+            worker_ids: Theirs.
+        """
+        self.counts["configuration changed"] += 1
+        self._rejoined |= worker_ids
+        self._restarted |= worker_ids
+        self._dirty |= {key for key, workers in self._publishers.items() if not worker_ids.isdisjoint(workers)}
 
     def note_said(self, events: Iterable[Event]) -> None:
         """Note which blocks have been heard of.
@@ -215,6 +229,8 @@ class BrokerJudge:
             require(worker.received == gone, "votes add up", str(worker))
             if not any(each.plan.worker_id == worker.worker_id for each in self._workers):
                 continue  # a seat of the ingest socket that nobody has now
+            if worker.worker_id in self._rejoined:
+                continue
             said = sum(each.truth.said_count for each in self._workers if each.plan.worker_id == worker.worker_id)
             require(
                 worker.received <= said, "no batch is counted twice", f"{worker.worker_id}: {worker.received} of {said}"

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from kvbus.broker.change import plan_change
+from kvbus.broker.intake import Source
 from kvbus.broker.node import BrokerNode, Outgoing
 from kvbus.broker.notices import Notice
 from kvbus.broker.recorder import Recorder
 from kvbus.broker.requests import UpstreamRequest
-from kvbus.config import ViewConfig
+from kvbus.config import BrokerConfig, ViewConfig
 from kvbus.endpoints import Endpoint
 from kvbus.sim.clock import MS
 from kvbus.sim.memory_journal import MemoryJournal
@@ -31,6 +33,7 @@ class BrokerHooks(msgspec.Struct, frozen=True):
 
     Attributes:
         on_life: Called when a new life begins, with whether it goes on where the last one ended.
+        on_change: Called with ids of workers that were taken out of its configuration, or put in, while it runs.
         on_live: Called with source index and frames before the node gets a live message.
         on_output: Called with view index and frames when it is certain that a message will be published, unless it dies first.
         on_reply: Called with view index, identity and frames of a reply that the socket took.
@@ -39,6 +42,7 @@ class BrokerHooks(msgspec.Struct, frozen=True):
     """
 
     on_life: Callable[[bool], None]
+    on_change: Callable[[set[str]], None]
     on_live: Callable[[int, list[bytes]], None]
     on_output: Callable[[int, list[bytes]], None]
     on_reply: Callable[[int, bytes, list[bytes]], None]
@@ -51,6 +55,7 @@ class BrokerProcess(Process):
 
     Attributes:
         node: The rules of its present life.
+        config: What its configuration file says; read when it starts, and when it is told to.
         pause_probability: Share of turns in which it is stopped in the middle.
     """
 
@@ -64,13 +69,14 @@ class BrokerProcess(Process):
         """
         super().__init__(stage, "broker")
         self.pause_probability = plan.faults.pause_probability
+        self.config = plan.broker
         self._plan = plan
+        self._is_told_to_read = False
         self._journal = MemoryJournal(plan.broker, random.Random(f"journal/{plan.seed}")) if plan.has_journal else None
         self._hooks = hooks
 
     def open(self) -> None:
         """Open every socket around a new node."""
-        plan, network = self._plan, self._network
         if self._journal is None:
             self.node = self._make_node(None)
             self._hooks.on_life(False)
@@ -81,23 +87,32 @@ class BrokerProcess(Process):
         self._routers: dict[int, Socket] = {}
         for index, view in enumerate(self.node.views):
             self._open_view(index, view)
-        self._subs = [
-            network.open(
-                "sub",
-                source.endpoint.url,
-                binds=source.endpoint.binds(source.binds_by_default),
-                hwm=plan.broker_hwm,
-                wake=self.wake,
-            )
-            for source in self.node.sources
-        ]
+        self._subs = {source.index: self._open_sub(source) for source in self.node.sources}
+        self._running_config = self.config
+        self._is_told_to_read = False
         self._dealers: dict[int, Socket] = {}
         self._downs: dict[int, list[Change]] = {}
 
     def close(self, told_ns: int) -> None:
         """Lose every socket."""
-        for socket in [*self._pubs, *self._routers.values(), *self._subs, *self._dealers.values()]:
+        for socket in [*self._pubs, *self._routers.values(), *self._subs.values(), *self._dealers.values()]:
             self._network.close(socket, told_ns)
+
+    @property
+    def can_change(self) -> bool:
+        """Whether its configuration may change; the journal of the simulation knows one only."""
+        return self._journal is None
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Change its configuration file, and have it read between two turns, as by SIGHUP.
+
+        Args:
+            config: What the file then says.
+        """
+        self.config = config
+        if self.is_running:
+            self._is_told_to_read = True
+            self.wake()
 
     @property
     def dealers_count(self) -> int:
@@ -113,13 +128,15 @@ class BrokerProcess(Process):
     def turn(self) -> Iterator[int]:
         """Do one turn of `BrokerLoop`."""
         node, share = self.node, self._plan.broker_share
-        for sub in self._subs:
+        if self._is_told_to_read:
+            self._read_config()
+        for sub in self._subs.values():
             self._network.touch(sub)
         is_dry = True
         for index in list(self._downs):
             for pause_ns in self._drain_source(index):
                 yield pause_ns
-        for index, sub in enumerate(self._subs):
+        for index, sub in list(self._subs.items()):
             if len(sub.inbox) or sub.changes:
                 for pause_ns in self._drain_source(index):
                     yield pause_ns
@@ -150,6 +167,22 @@ class BrokerProcess(Process):
         self._hooks.on_turn()
         yield self._pause_ns()
         self._send(messages)
+
+    def _read_config(self) -> None:
+        """Act by what the configuration file says now, in the order of work of `BrokerLoop.change`."""
+        node, now_ns = self.node, self._clock.now_ns
+        self._is_told_to_read = False
+        change = plan_change(self._running_config, self.config)
+        self._running_config = self.config
+        added = node.new_sources(change)
+        self._subs |= {source.index: self._open_sub(source) for source in added}
+        node.flush()
+        self._hooks.on_change({worker.worker_id for worker in (*change.removed, *change.added)})
+        gone = node.change(change, added, now_ns)
+        node.flush()
+        for source in gone:
+            self._network.close(self._subs.pop(source.index))
+            self._downs.pop(source.index, None)
 
     def _drain_source(self, index: int) -> Iterator[int]:
         """Take a share of live messages, and what happened to the connections that they came through."""
@@ -192,7 +225,7 @@ class BrokerProcess(Process):
 
     def _make_node(self, recorder: Recorder | None) -> BrokerNode:
         """Make a node that has seen nothing."""
-        return BrokerNode(self._plan.broker, random.Random(self._rng.randrange(1 << 30)), recorder=recorder)
+        return BrokerNode(self.config, random.Random(self._rng.randrange(1 << 30)), recorder=recorder)
 
     def _send(self, messages: list[Outgoing]) -> None:
         """Send what the node has to say, and one slice of replay per view."""
@@ -222,11 +255,22 @@ class BrokerProcess(Process):
         if dealer is not None:
             self._network.close(dealer)
         if request.frames:
-            endpoint = self.node.sources[request.source_index].replay_endpoint
+            source = next(each for each in self.node.sources if each.index == request.source_index)
+            endpoint = source.replay_endpoint
             assert endpoint is not None
             socket = self._network.open("dealer", endpoint.url, binds=False, hwm=self._plan.broker_hwm, wake=self.wake)
             self._dealers[request.key] = socket
             self._network.send(socket, request.frames)
+
+    def _open_sub(self, source: Source) -> Socket:
+        """Connect to a worker, or bind what workers connect to."""
+        return self._network.open(
+            "sub",
+            source.endpoint.url,
+            binds=source.endpoint.binds(source.binds_by_default),
+            hwm=self._plan.broker_hwm,
+            wake=self.wake,
+        )
 
     def _open_view(self, index: int, view: ViewConfig) -> None:
         """Bind one view."""

@@ -26,6 +26,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "broker stood still": ("fault: broker_stall", "fault: tail_stall", "link: broker stopped within a turn"),
     "subscriber restarted": ("fault: subscriber_crash",),
     "subscriber stood still": ("fault: subscriber_stall", "fault: deaf_tail", "link: subscriber stopped within a turn"),
+    "worker out of the configuration": ("fault: reconfigure",),
     "replay endpoint mute": ("fault: mute",),
     "batch that could not be encoded": ("link: number skipped",),
     "batch that nobody can read": ("link: payload garbled",),

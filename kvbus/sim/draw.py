@@ -288,4 +288,6 @@ def _draw_faults(rng: random.Random, tail_rng: random.Random) -> FaultPlan:
     drawn = {name: _sometimes(rng, bound) for name, bound in most.items()}
     # These strike once at most, so that each must be certain in half of the seeds or more.
     drawn |= {name: rng.choice((0.0, 1.0)) for name in ("unseen_restart", "tail_stall")}
-    return FaultPlan(**drawn, deaf_tail=tail_rng.choice((0.0, 1.0, 1.0)))
+    return FaultPlan(
+        **drawn, deaf_tail=tail_rng.choice((0.0, 1.0, 1.0)), reconfigure=tail_rng.choice((0.0, 0.0, 1.0, 1.0))
+    )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
+
+from kvbus.config import BrokerConfig
 from kvbus.sim.broker_process import BrokerProcess
 from kvbus.sim.clock import MS, SECOND
 from kvbus.sim.plan import FaultPlan
@@ -15,7 +18,7 @@ from kvbus.sim.workload import EngineHost
 
 __all__ = ["ONCE", "Injector"]
 
-ONCE = frozenset({"deaf_tail", "pause_probability", "tail_stall", "unseen_restart"})
+ONCE = frozenset({"deaf_tail", "pause_probability", "reconfigure", "tail_stall", "unseen_restart"})
 """Figures of a plan that are no rates."""
 
 
@@ -71,6 +74,8 @@ class Injector:
             self._clock.at(tail_ns - self._rng.randrange(2 * SECOND), lambda: self._once("tail_stall"))
         if self._rng.random() < plan.deaf_tail:
             self._clock.at(tail_ns - self._rng.randrange(2 * SECOND), lambda: self._once("deaf_tail"))
+        if self._rng.random() < plan.reconfigure:
+            self._clock.after(self._rng.randrange(length_ns), lambda: self._once("reconfigure"))
 
     def _plan_next(self, name: str, rate: float) -> None:
         """Draw when a kind of fault strikes next."""
@@ -210,6 +215,24 @@ class Injector:
             reader.cut_off()
             reader.stand_still(self._stop_ns)
         return bool(deaf)
+
+    def _reconfigure(self) -> bool:
+        """Take a worker out of the configuration, and put it back in after a while."""
+        whole = self._broker.config
+        groups = Counter(worker.group for worker in whole.workers)
+        taken = [worker for worker in whole.workers if groups[worker.group] > 1]
+        if not taken or not self._broker.can_change:
+            return False
+        gone = self._rng.choice(taken)
+        rest = tuple(worker for worker in whole.workers if worker is not gone)
+        self._tell(f"{gone.worker_id} is taken out of the configuration")
+        self._broker.reconfigure(msgspec.structs.replace(whole, workers=rest))
+        self._clock.at(self._end_ns(100, 8000), lambda: self._put_back(whole))
+        return True
+
+    def _put_back(self, whole: BrokerConfig) -> None:
+        self._tell("the configuration is whole again")
+        self._broker.reconfigure(whole)
 
     def _worker_stall(self) -> bool:
         workers = [worker for workers in self._engines.values() for worker in workers]

@@ -116,6 +116,7 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
             reach it before the new life has counted past the old one.
         tail_stall: Probability that the broker stands still while engines say their last words.
         deaf_tail: Probability that subscribers which cannot ask are cut off and stand still while engines say their last words.
+        reconfigure: Probability that a worker is taken out of the broker's configuration for a while, as by SIGHUP.
         worker_stall: A publisher stands still.
         broker_crash: The broker dies and comes back empty.
         broker_stall: The broker stands still.
@@ -133,6 +134,7 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
     unseen_restart: float = 0.0
     tail_stall: float = 0.0
     deaf_tail: float = 0.0
+    reconfigure: float = 0.0
     worker_stall: float = 0.0
     broker_crash: float = 0.0
     broker_stall: float = 0.0

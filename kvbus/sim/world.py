@@ -274,6 +274,7 @@ class World:
     def _hooks(self) -> BrokerHooks:
         return BrokerHooks(
             on_life=self._on_life,
+            on_change=self._judge.note_change,
             on_live=self._judge.note_live,
             on_output=self._on_output,
             on_reply=self._judge.note_reply,

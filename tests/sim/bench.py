@@ -73,6 +73,7 @@ class Bench:
             self.plan,
             BrokerHooks(
                 on_life=lambda is_resumed: self.seen.append("life"),
+                on_change=lambda worker_ids: self.seen.append(f"changes {sorted(worker_ids)}"),
                 on_live=lambda index, frames: None,
                 on_output=lambda index, frames: self.seen.append(f"sends {int.from_bytes(frames[1], 'big')}"),
                 on_reply=lambda index, identity, frames: self.seen.append("replies"),

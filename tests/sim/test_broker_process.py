@@ -1,5 +1,7 @@
 """The broker with pretend sockets."""
 
+import msgspec
+
 from kvbus.events import BlockStored
 from kvbus.sim.clock import SECOND
 from tests.sim.bench import Bench, worker_plan
@@ -40,6 +42,35 @@ def test_a_new_life_knows_nothing() -> None:
     bench.run(3)
     assert 2 == bench.seen.count("life")
     assert 2 == bench.seen.count("sends 0")
+
+
+def test_its_configuration_changes_between_two_turns() -> None:
+    """Who is taken out is not waited for; who is put in joins, and its life is asked for from the beginning."""
+    bench = Bench(worker_plan("a0"), worker_plan("a1"))
+    bench.start()
+    bench.say(BlockStored([1]))
+    whole = bench.broker.config
+    bench.broker.reconfigure(msgspec.structs.replace(whole, workers=whole.workers[:1]))
+    bench.run()
+    assert [["a0"]] == [group.quorum for group in bench.broker.node.status({}).groups]
+    bench.workers[0].publish([BlockStored([2])])
+    bench.run()
+    bench.broker.reconfigure(whole)
+    bench.run(3)
+    assert [["a0", "a1"]] == [group.quorum for group in bench.broker.node.status({}).groups]
+    assert ["changes ['a1']"] * 2 == [each for each in bench.seen if each.startswith("changes")]
+    assert bench.broker.can_change
+
+
+def test_a_changed_file_is_read_at_the_next_start() -> None:
+    """If nobody is there to be told."""
+    bench = Bench(worker_plan("a0"), worker_plan("a1"))
+    whole = bench.broker.config
+    bench.broker.reconfigure(msgspec.structs.replace(whole, workers=whole.workers[:1]))
+    bench.start()
+    bench.workers[0].publish([BlockStored([1])])
+    bench.run()
+    assert "sends 0" in bench.seen
 
 
 def test_what_arrives_while_it_stands_still_is_read_afterwards() -> None:

@@ -42,6 +42,7 @@ def run(plan: FaultPlan, seed: int = 1, *, has_replay: bool = True) -> tuple[Inj
     bench.run(90)
     processes = [bench.broker, reader, *bench.workers]
     assert all(process.is_running for process in processes), "all are back before the quiet phase"
+    assert bench.plan.broker is bench.broker.config
     assert host.is_running
     return injector, told, bench
 
@@ -54,7 +55,7 @@ def test_each_fault_strikes_and_is_over_in_time(kind: str) -> None:
     assert told
 
 
-@pytest.mark.parametrize("kind", ["tail_stall", "unseen_restart"])
+@pytest.mark.parametrize("kind", ["reconfigure", "tail_stall", "unseen_restart"])
 def test_some_faults_strike_once_or_not_at_all(kind: str) -> None:
     """These need their moment."""
     assert {0, 1} >= {run(FaultPlan(**{kind: 1.0}), seed)[0].counts[kind] for seed in range(3)}
