@@ -15,7 +15,19 @@ if TYPE_CHECKING:
     from kvbus.bench.rig import Measurement
     from kvbus.bench.series import Case
 
-__all__ = ["GROUP", "register"]
+__all__ = [
+    "AsJson",
+    "Batch",
+    "Peer",
+    "Plot",
+    "Rounds",
+    "Seed",
+    "Transport",
+    "Workers",
+    "checked_options",
+    "read_numbers",
+    "register",
+]
 
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help="Workers whose events must agree.")]
 Batch = Annotated[int, typer.Option("--batch", metavar="B", help="Events in a batch.")]
@@ -32,19 +44,19 @@ Plot = Annotated[
 ]
 
 
-GROUP = typer.Typer(
-    name="bench",
-    help="Measure what the bus costs, beside what else one could run.",
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
-"""Takes the other measurements too, see `bench_parts`."""
-
-
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    GROUP.callback()(bench)
-    app.add_typer(GROUP)
+    """Add the command, and below it those for parts of the bus."""
+    from kvbus_cli.bench_parts import add_parts
+
+    group = typer.Typer(
+        name="bench",
+        help="Measure what the bus costs, beside what else one could run.",
+        invoke_without_command=True,
+        rich_markup_mode=None,
+    )
+    group.callback()(bench)
+    add_parts(group)
+    app.add_typer(group)
 
 
 def bench(

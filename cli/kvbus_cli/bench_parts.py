@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvbus_cli.commands.bench import (
-    GROUP,
     AsJson,
     Batch,
     Peer,
@@ -26,15 +25,19 @@ from kvbus_cli.reporting import complain, reporting
 if TYPE_CHECKING:
     from kvbus.bench.soak import Sample
 
-__all__ = ["register"]
+__all__ = ["add_parts"]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the group that `bench` has added."""
+def add_parts(group: typer.Typer) -> None:
+    """Add the commands.
+
+    Args:
+        group: That of `kvbus bench`.
+    """
     for subject in ("codec", "aggregator", "views"):
-        GROUP.command(subject)(micro)
+        group.command(subject)(micro)
     for command in (pending, scaling, goals, soak):
-        GROUP.command(command.__name__)(command)
+        group.command(command.__name__)(command)
 
 
 def micro(
