@@ -15,7 +15,7 @@ from kvbus.ops.report import Report
 from kvbus.ops.site import Site, open_site
 from kvbus.ops.web import Question
 from tests.broker.playbook import Playbook
-from tests.broker.real import read_until, real_broker
+from tests.broker.real import real_broker, wait_for
 from tests.ops.standin import StandIn, get
 
 
@@ -103,11 +103,11 @@ def test_a_port_asked_for_by_name_is_that_or_an_error() -> None:
 
 def test_a_real_broker_is_told_of_over_http(zmq_context) -> None:
     """From a worker's socket to a scrape."""
-    with real_broker(zmq_context) as (broker, workers, sub), open_site(broker, "127.0.0.1:0") as site:
+    with real_broker(zmq_context) as (broker, workers, _), open_site(broker, "127.0.0.1:0") as site:
         port = int(site.url.rpartition(":")[2])
         for worker in workers:
             worker.publish(BlockRemoved([1], "GPU"))
-        read_until(sub, 1)
+        wait_for(lambda: broker.status().views[0].sent)
         response, body = get(port, "/metrics")
         assert 200 == response.status
         assert b'kvbus_view_events_total{outcome="sent",view="all"} 1.0\n' in body
@@ -129,12 +129,12 @@ def stop(broker: Broker) -> None:
 
 def test_g67_a_broker_that_is_thrown_nonsense_stays_healthy_and_says_so(zmq_context) -> None:
     """One, two, four and fifty frames: counted, and everything goes on."""
-    with real_broker(zmq_context, 1) as (broker, (worker,), sub), open_site(broker, "127.0.0.1:0") as site:
+    with real_broker(zmq_context, 1) as (broker, (worker,), _), open_site(broker, "127.0.0.1:0") as site:
         port = int(site.url.rpartition(":")[2])
         for count in (1, 2, 4, 50):
             worker.socket.send_multipart([b"t"] * count)
         worker.publish(BlockRemoved([1], "GPU"))
-        read_until(sub, 1)
+        wait_for(lambda: broker.status().views[0].sent)
         assert b'kvbus_decode_errors_total{reason="frame_count"} 4.0\n' in get(port, "/metrics")[1]
         assert 200 == get(port, "/healthz")[0].status
 

@@ -37,7 +37,7 @@ def source(path: Path | str, **options: object) -> TraceSource:
 
 def test_a_packed_file_is_told_by_its_content(tmp_path: Path, trace: Path) -> None:
     packed = tmp_path / "packed.jsonl"
-    packed.write_bytes(gzip.compress(LINES))
+    packed.write_bytes(gzip.compress(LINES, mtime=0))
     misnamed = tmp_path / "plain.gz"
     misnamed.write_bytes(LINES)
     plain = list(source(trace).requests(512))
@@ -82,8 +82,8 @@ def test_the_generator_uses_the_engines_hash_block_size() -> None:
     [
         (b"", "trace line 1: the trace is empty"),
         (LINES + b"{}\n", "trace line 11: "),
-        (gzip.compress(LINES)[:-20], "--trace: cannot be read: "),
-        (gzip.compress(LINES)[:20] + b"garbage" * 9, "--trace: cannot be read: "),
+        (gzip.compress(LINES, mtime=0)[:-20], "--trace: cannot be read: "),
+        (gzip.compress(LINES, mtime=0)[:20] + b"garbage" * 9, "--trace: cannot be read: "),
     ],
 )
 def test_a_bad_file_is_found_before_anything_is_sent(tmp_path: Path, content: bytes, reason: str) -> None:
