@@ -54,7 +54,7 @@ def command_line() -> tuple[Module, ...]:
 def tracked_files() -> tuple[str, ...]:
     """Every file of the checkout that git knows, or, where this is no git checkout, every file that a build would take."""
     if (CHECKOUT / ".git").exists():
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, check=True, timeout=20)
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, check=True, timeout=60)
         names = [name for name in listed.stdout.decode().split("\0") if name]
     else:
         roots = ["kvbus", "cli", "tests", "deploy", ".ci"]

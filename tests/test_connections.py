@@ -14,7 +14,7 @@ from kvbus.endpoints import Endpoint
 from kvbus.security.keys import CurveClient
 from kvbus.sockets import BoundSocket, SocketOptions, ZmqContext, open_socket
 
-WAIT_MS = 5_000
+WAIT_MS = 60_000
 UP, DOWN = ConnectionChange.UP, ConnectionChange.DOWN
 
 

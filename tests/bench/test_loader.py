@@ -38,7 +38,7 @@ def _heard(
         loader.do("hello")
         heard: list[list[bytes]] = []
         while sum(HELLO in frames[2] for frames in heard) < 2:
-            assert socket.poll(10_000)
+            assert socket.poll(60_000)
             heard.append(socket.recv_multipart())
     return heard
 

@@ -40,7 +40,7 @@ def _connect(sink: Sink, publisher: zmq.Socket[bytes], subscribers: int) -> None
     url = publisher.getsockopt_string(zmq.LAST_ENDPOINT)
     sink.do("open", subscribers=[[url]] * subscribers)
     for _ in range(subscribers):
-        assert publisher.poll(10_000)
+        assert publisher.poll(60_000)
         publisher.recv()
 
 

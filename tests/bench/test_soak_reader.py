@@ -28,7 +28,7 @@ class View:
             socket.bind("tcp://127.0.0.1:0")
         urls = [socket.getsockopt_string(zmq.LAST_ENDPOINT) for socket in (self.pub, self.router)]
         self.reader = Reader(context, self.poller, *urls)
-        assert self.pub.poll(10_000)
+        assert self.pub.poll(60_000)
 
     def read(self, *messages: list[bytes]) -> dict[str, object]:
         """Send live messages and return the reader's figures once it has got the last."""
@@ -37,7 +37,7 @@ class View:
         batches = 0
         wanted = self.reader.figures()["batches"] + len(messages)
         while batches < wanted:
-            self.reader.take(dict(self.poller.poll(10_000)), 7.0)
+            self.reader.take(dict(self.poller.poll(60_000)), 7.0)
             figures = self.reader.figures()
             batches = figures["batches"]
         return figures
@@ -75,7 +75,7 @@ def test_what_took_long_is_a_pause(view: View) -> None:
 def test_latencies_are_of_the_time_since_the_last_look(view: View) -> None:
     """Without any there is none."""
     view.pub.send_multipart(live_message(b"", 0, stamped(PAYLOAD, time.monotonic() - 0.2)))
-    view.reader.take(dict(view.poller.poll(10_000)), 0.0)
+    view.reader.take(dict(view.poller.poll(60_000)), 0.0)
     figures = view.reader.figures()
     assert figures["p50_ms"] >= 200
     assert view.reader.figures()["p50_ms"] is None
@@ -93,6 +93,6 @@ def test_a_replay_is_held_against_what_came_live(view: View, seqs: tuple[int, ..
         view.router.send_multipart([identity, *replay_reply(b"", seq, payload)])
     view.router.send_multipart([identity, *replay_end()])
     while not (figures := view.reader.figures())["replays"]:
-        view.reader.take(dict(view.poller.poll(10_000)), 0.0)
+        view.reader.take(dict(view.poller.poll(60_000)), 0.0)
     assert (len(seqs), wrong) == (figures["replayed"], figures["wrong"])
     assert not view.router.poll(0)

@@ -50,7 +50,7 @@ def test_a_signal_ends_it_early_with_figures_that_add_up(number):
         assert demo.stdout is not None
         assert demo.stdout.readline().startswith("  seq 0 ")
         os.killpg(demo.pid, number)
-        out, err = demo.communicate(timeout=30)
+        out, err = demo.communicate(timeout=60)
     assert 0 == demo.returncode, err
     assert "everything adds up" in out
 

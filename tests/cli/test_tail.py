@@ -269,7 +269,7 @@ class TestAsAProgram:
         try:
             with process:
                 yield process
-                process.wait(10)
+                process.wait(60)
         finally:
             process.kill()
             process.wait()

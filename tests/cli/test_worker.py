@@ -121,13 +121,13 @@ def test_sigterm_ends_it_cleanly(tmp_path: Path) -> None:
     command += ["--ready-file", str(ready), "--speed", "20", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while not ready.exists():
                 assert process.poll() is None
                 assert time.monotonic() < deadline
             shown = json.loads(ready.read_text())
             process.send_signal(signal.SIGTERM)
-            output, talk = process.communicate(timeout=20)
+            output, talk = process.communicate(timeout=60)
         finally:
             process.kill()
     assert 0 == process.returncode

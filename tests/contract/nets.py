@@ -18,7 +18,7 @@ from kvbus.sockets import BoundSocket, Routed, SocketOptions, open_socket, recei
 
 Frames = list[bytes]
 
-WAIT_MS = 10_000
+WAIT_MS = 60_000
 """Longest wait for what must happen; a failing test is the only one that waits so long."""
 
 TRY_MS = 20

@@ -22,7 +22,7 @@ __all__ = ["SwallowedPort", "TcpProxy"]
 
 CHUNK = 1 << 16
 
-CALL_S = 10.0
+CALL_S = 60.0
 
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: close with a reset, as a process that is killed with unread data does, or a firewall."""

@@ -24,7 +24,7 @@ __all__ = ["ANY", "PATIENCE_S", "Reader", "Rig", "Worker", "large", "stored", "w
 
 ANY = "tcp://127.0.0.1:0"
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """How long something may take that must come; only a test that fails waits so long."""
 
 LOOK_S = 0.01

@@ -66,7 +66,7 @@ class Follower:
 
     def close(self) -> None:
         self.subscriber.close()
-        self.thread.join(10)
+        self.thread.join(60)
 
 
 def fold(held: Counter[Key], event: Event) -> None:
@@ -138,7 +138,7 @@ class Bus:
         found = []
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
             dealer.linger = 0
-            dealer.rcvtimeo = 10_000
+            dealer.rcvtimeo = 60_000
             dealer.connect(self.endpoints["replay:all"])
             dealer.send_multipart(replay_request(0))
             while not isinstance(reply := read_replay_reply(dealer.recv_multipart()), ReplayEnd):
@@ -170,7 +170,7 @@ def killed(folder: Path, kills: int, requests: int, *, has_journal: bool) -> Ite
             bus.kill()
         wait_until_quiet(follower)
         bus.worker.ask_to_end()  # only then is all in its books
-        bus.worker.process.wait(30)
+        bus.worker.process.wait(60)
         yield bus, follower
 
 

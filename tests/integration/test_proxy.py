@@ -31,7 +31,7 @@ class Echo:
 
     def dial(self):
         host, _, port = self.proxy.url.removeprefix("tcp://").rpartition(":")
-        client = socket.create_connection((host, int(port)), timeout=10)
+        client = socket.create_connection((host, int(port)), timeout=60)
         client.settimeout(10)
         return client
 

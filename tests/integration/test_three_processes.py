@@ -46,7 +46,7 @@ class Tail:
 
     def end(self) -> None:
         self.child.ask_to_end()
-        self.child.process.wait(30)
+        self.child.process.wait(60)
 
 
 def run_three_processes(folder: Path, *worker_flags: str) -> tuple[dict[str, Any], dict[str, Tail]]:

@@ -10,7 +10,7 @@ from kvbus.errors import UsageError
 from kvbus.ops.report import Observer, Report
 from tests.broker.playbook import Playbook
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 class StandIn:

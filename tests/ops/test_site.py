@@ -123,7 +123,7 @@ def test_a_real_broker_is_told_of_over_http(zmq_context) -> None:
 
 def stop(broker: Broker) -> None:
     broker.stop()
-    assert broker.wait(10)
+    assert broker.wait(60)
     assert broker.silence_s() is None
 
 

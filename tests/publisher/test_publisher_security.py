@@ -23,7 +23,7 @@ from kvbus.wire.frames import replay_request
 from tests.security.peers import Pair, client_options, server_options
 
 ANY = "tcp://127.0.0.1:0"
-PATIENCE_MS = 10_000
+PATIENCE_MS = 60_000
 EVENT = BlockRemoved([1])
 
 

@@ -16,7 +16,7 @@ from kvbus.sockets import SocketOptions, ZmqContext
 from tests.security.peers import Pair, client_options, server_options
 
 ANY = "tcp://127.0.0.1:0"
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 SERVER, GOOD, OTHER = Pair.new(), Pair.new(), Pair.new()
 
 

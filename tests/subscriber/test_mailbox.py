@@ -102,7 +102,7 @@ def test_a_blocked_reader_is_woken(how: str) -> None:
         box.put([("a", 1)])
     else:
         box.end()
-    reader.join(5)
+    reader.join(60)
     assert ["a" if how == "put" else None] == taken
 
 

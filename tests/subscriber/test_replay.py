@@ -18,7 +18,7 @@ Context = zmq.Context[zmq.Socket[bytes]]
 @pytest.fixture
 def router(zmq_context: Context) -> Iterator[zmq.Socket[bytes]]:
     socket = zmq_context.socket(zmq.ROUTER)
-    socket.linger, socket.rcvtimeo = 0, 5000
+    socket.linger, socket.rcvtimeo = 0, 60_000
     socket.bind("inproc://replay")
     yield socket
     socket.close(0)
