@@ -83,6 +83,7 @@ class TraceWorker:
         self._stack = ExitStack()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
+        self._begun = threading.Event()
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._error: BaseException | None = None
@@ -125,6 +126,17 @@ class TraceWorker:
             RankEndpoints(rank, options.rank_topic(rank), publisher.endpoint, publisher.replay_endpoint)
             for rank, publisher in enumerate(self._publishers)
         ]
+
+    def wait_for_play(self, timeout_s: float | None = None) -> bool:
+        """Wait until it plays: until the subscribers are there that it was to wait for, or it has ended.
+
+        Args:
+            timeout_s: Seconds to wait at most; `None` = as long as it takes.
+
+        Returns:
+            Whether it plays, or has ended.
+        """
+        return self._begun.wait(timeout_s)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the trace has been played, or something went wrong.
@@ -244,12 +256,14 @@ class TraceWorker:
         """Body of the thread."""
         try:
             if self._wait_for_subscribers():
+                self._begun.set()
                 self._play()
         except KvbusError as error:
             self._error = error
         finally:
             self._ended_s = time.monotonic()
             self._ended.set()
+            self._begun.set()
 
     def _wait_for_subscribers(self) -> bool:
         """Wait for a subscriber of every rank, if that was asked for; tell whether to go on."""

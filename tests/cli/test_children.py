@@ -11,6 +11,7 @@ from kvbus_cli.children import Child, ChildError
 from kvbus_cli.exits import Exit
 
 BROKER = ["broker", "--worker", "tcp://127.0.0.1:9", "--pub", "tcp://127.0.0.1:0", "--replay", "tcp://127.0.0.1:0"]
+BROKER += ["--http", "none"]
 
 
 def test_a_ready_child_tells_where_it_is(tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from kvbus.worker import TraceWorker
 from kvbus_cli.main import app
 
 LINE = '{"timestamp": %d, "input_length": 1024, "output_length": 5, "hash_ids": [%d, %d]}\n'
@@ -111,6 +112,16 @@ def test_a_bad_line_of_a_trace_is_named(tmp_path: Path) -> None:
     assert 2 == result.exit_code
     [line] = result.stderr.splitlines()
     assert "kvbus: trace line 2: 2 hash_ids for input_length 9999, want 20 at 512 tokens a block" in line
+
+
+def test_its_seconds_begin_when_it_plays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demo on a busy machine would else end before its broker has begun."""
+    waited: list[str] = []
+    wait_for_play, wait = TraceWorker.wait_for_play, TraceWorker.wait
+    monkeypatch.setattr(TraceWorker, "wait_for_play", lambda *of: waited.append("play") or wait_for_play(*of))
+    monkeypatch.setattr(TraceWorker, "wait", lambda *of: waited.append("end") or wait(*of))
+    assert 0 == run("--seconds", "0.01", "--endpoint", "null").exit_code
+    assert ["play", "end"] == list(dict.fromkeys(waited))
 
 
 def test_sigterm_ends_it_cleanly(tmp_path: Path) -> None:

@@ -195,10 +195,20 @@ def test_speed_is_kept() -> None:
         assert worker.counts().ranks[0].events < 200
 
 
+def test_it_plays_when_its_subscribers_are_there(subscriber: zmq.Socket[bytes]) -> None:
+    """Who gives it so many seconds does not want them spent on waiting."""
+    endless = msgspec.structs.replace(OPTIONS, requests_max=None, ranks=RankOptions(count=1), speed=1.0)
+    with TraceWorker(endless) as worker:
+        assert not worker.wait_for_play(0.01)
+        subscriber.connect(worker.endpoints[0].endpoint)
+        assert worker.wait_for_play(60)
+
+
 def test_without_subscribers_it_gives_up() -> None:
     with TraceWorker(msgspec.structs.replace(OPTIONS, wait_subscribers_s=0.01)) as worker:
         with pytest.raises(UsageError, match="nobody subscribed to rank 0"):
             worker.wait(60)
+        assert worker.wait_for_play(0)
         assert 0 == worker.counts().requests
 
 

@@ -78,7 +78,7 @@ _TraceSeconds = Annotated[
     float | None,
     typer.Option("--trace-seconds", metavar="S", help="Play the requests of so many seconds of trace."),
 ]
-_Seconds = Annotated[float | None, typer.Option("--seconds", metavar="S", help="End after so long, done or not.")]
+_Seconds = Annotated[float | None, typer.Option("--seconds", metavar="S", help="Play for so long, done or not.")]
 _Linger = Annotated[
     float, typer.Option("--linger", metavar="S", help="Go on answering replay requests for so long after the end.")
 ]
@@ -346,6 +346,8 @@ def _run(
                 complain(f"rank {rank.tensor_parallel_rank} publishes on {rank.endpoint}{shown_replay}")
             content = {"data_parallel_rank": options.data_parallel_rank, "ranks": player.endpoints}
             with ready_file(ready_path, content):
+                if seconds is not None:
+                    stop_signal.wait(None, player.wait_for_play)  # its time begins then
                 stop_signal.wait(seconds, player.wait)
                 player.finish()
                 if not options.is_null and not stop_signal.is_told:
