@@ -116,7 +116,11 @@ def options_of_command(role: str) -> dict[str, CommandOption]:
     hints = get_type_hints(function, include_extras=True)
     found = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        hint, *extras = get_args(hints[name]) if hasattr(hints[name], "__metadata__") else (hints[name],)
+        # Python 3.10 puts an annotation whose default is None into an Optional.
+        annotated = next(
+            (part for part in (hints[name], *get_args(hints[name])) if hasattr(part, "__metadata__")), None
+        )
+        hint, *extras = (hints[name],) if annotated is None else get_args(annotated)
         option = next((extra for extra in extras if isinstance(extra, OptionInfo)), None)
         if option is None or option.is_eager:
             continue

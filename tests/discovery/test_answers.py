@@ -52,7 +52,7 @@ def test_ranks_in_a_row_are_one_worker(answer):
     assert (worker(replay="tcp://10.0.0.1:5657", ranks=(0, 1)),) == vllm(answer)
 
 
-def test_ranks_on_ports_of_the_systems_choice_are_workers_of_their_own():
+def test_g13_ranks_on_ports_of_the_systems_choice_are_workers_of_their_own():
     """Each serves one data-parallel rank of the group, at a port such that port + rank is where it is."""
     found = vllm([source(0, "tcp://*:41002", "tcp://*:50000"), source(1, "tcp://*:41001", "tcp://*:50009")])
     assert (
