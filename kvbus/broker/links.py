@@ -133,17 +133,10 @@ class Links:
             sources: Those that are gone.
         """
         for source in sources:
-            self._sources.pop(source.index, None)
-            self._downs.pop(source.index, None)
-            self._topics.pop(source.index, None)
-            sub = self._subs.pop(source.index, None)
-            if sub is not None:
-                assert sub.watch is not None
-                self._doors.forget(self._names.pop(source.index))
-                for socket in (sub.socket, sub.watch.socket):
-                    self._poller.unregister(socket)
-                    del self._source_of_socket[socket]
-                sub.close(0)
+            name = self._names.pop(source.index, None)
+            if name is not None:
+                self._doors.forget(name)
+            self._close_sub(source)
 
     def drain(self, socket: ZmqSocket, node: BrokerNode, share: int, now_ns: int) -> bool:
         """Give the node one share of what has arrived on one socket.
@@ -214,7 +207,9 @@ class Links:
         """Close every socket."""
         for key in list(self._dealers):
             self._close_dealer(key)
-        self.remove(list(self._sources.values()))
+        # Not forgotten by the doors: the last status shows them too.
+        for source in list(self._sources.values()):
+            self._close_sub(source)
 
     def _drain_source(self, index: int, node: BrokerNode, share: int, now_ns: int) -> bool:
         """Take a share of live messages, and what happened to the connections that they came through."""
@@ -281,6 +276,19 @@ class Links:
             self._source_of_socket[socket] = source.index
             self._poller.register(socket, zmq.POLLIN)
 
+    def _close_sub(self, source: Source) -> None:
+        """Close the SUB of a source, if it is open."""
+        self._sources.pop(source.index, None)
+        self._downs.pop(source.index, None)
+        self._topics.pop(source.index, None)
+        sub = self._subs.pop(source.index, None)
+        if sub is not None:
+            assert sub.watch is not None
+            for socket in (sub.socket, sub.watch.socket):
+                self._poller.unregister(socket)
+                del self._source_of_socket[socket]
+            sub.close(0)
+
     def _close_dealer(self, key: int) -> None:
         """Close the DEALER of a request, if it is open."""
         dealer = self._dealers.pop(key, None)
@@ -298,5 +306,5 @@ def _name_of(source: Source) -> str:
     if source.worker_id is None:
         return "ingest"
     group = f"{source.group}/" if source.group else ""
-    rank = "" if source.data_parallel_rank is None else f".{source.data_parallel_rank}"
+    rank = "" if source.data_parallel_rank is None else f":{source.data_parallel_rank}"
     return f"worker:{group}{source.worker_id}{rank}"

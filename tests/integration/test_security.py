@@ -166,6 +166,28 @@ def test_a_broker_that_a_worker_does_not_let_in_says_so(
             assert any(each.refused[reason] for each in publisher.stats.sockets for reason in each.refused)
 
 
+def test_a_replay_endpoint_that_refuses_shows(zmq_context: ZmqContext, keys: dict[str, KeyPairFiles]) -> None:
+    """Live batches come and replays do not: every small hole would be a loss, and nobody would know why."""
+    told: list[Notice] = []
+    own = keys["worker"].secret_key_file
+    anybody = CurveConfig(secret_key_file=own, allow=("any",))
+    strict = CurveConfig(secret_key_file=own, allow=(keys["stranger"].public_key,))
+    with Publisher(ANY, curve=anybody) as live, Publisher(ANY, replay_endpoint=ANY, curve=strict) as other:
+        worker = WorkerConfig(
+            worker_id="w0",
+            endpoint=live.endpoint,
+            replay_endpoint=other.replay_endpoint,
+            server_key=keys["worker"].public_key,
+        )
+        with broker_of(keys, told, workers=(worker,)) as broker:
+            wait_until(lambda: connections(broker, "worker:w0") == 1)
+            live.publish([stored(1)])
+            wait_until(lambda: complaints(told, "replay:worker:w0"))
+            assert "refused" in refused(broker, "replay:worker:w0")
+    names = {each.name for each in broker.status().sockets}
+    assert {"pub:all", "replay:all", "worker:w0", "replay:worker:w0"} == names  # the last status has all of them
+
+
 def test_a_list_is_read_again_and_who_waits_gets_in(
     zmq_context: ZmqContext, keys: dict[str, KeyPairFiles], pairs: dict[str, Pair], tmp_path: Path
 ) -> None:

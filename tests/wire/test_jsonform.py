@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
 from datetime import datetime, timezone
 from typing import Any
 
@@ -151,3 +153,20 @@ def test_no_json_for_what_json_cannot_carry() -> None:
     """Put in by hand: the caller's fault."""
     with pytest.raises(UsageError):
         dumps({"x": object()})
+
+
+@pytest.mark.parametrize(
+    "batches", [3_000, pytest.param(1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+def test_g64_rendering_leaks_nothing(batches: int) -> None:
+    """A tail may run for weeks. The short way to builtins leaked a reference per array-form struct in msgspec 0.21.1."""
+    stores: list[Event] = [BlockStored([1, b"\x02"], 3, [4, 5], 2, medium="CPU"), BlockRemoved([1]), AllBlocksCleared()]
+    batch = EventBatch(1.0, stores, 0, [Rejected(3, "$[1][3]", "an event is an array or a map")])
+    for _ in range(100):
+        dumps(batch_to_json(batch))
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(batches):
+        dumps(batch_to_json(batch))
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 500
