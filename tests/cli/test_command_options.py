@@ -83,7 +83,7 @@ def test_everything_wrong_is_said_at_once(path, command):
     result = run(*command, str(path), WORKER_SEED="x")
     assert (2, "") == (result.exit_code, result.stdout)
     assert [
-        "kvbus: worker.toml:1: gpu_bloks: unknown key; did you mean gpu_blocks? (got '')",
+        "kvbus: worker.toml:1: gpu_bloks: unknown key; did you mean gpu_blocks?",
         "kvbus: worker.toml:2: speed: expected str, got array (got '[]')",
         "kvbus: worker.toml:3: cpu_blocks: expected int, got str (got 'x')",
         "kvbus: KVBUS_WORKER_SEED: expected int, got str (got 'x')",
