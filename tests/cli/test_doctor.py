@@ -19,7 +19,7 @@ ANY = "tcp://127.0.0.1:0"
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["doctor", *arguments])
+    return CliRunner().invoke(app, ["doctor", *arguments], env={"COLUMNS": "200"})
 
 
 @pytest.fixture
