@@ -59,10 +59,9 @@ _NEVER = 1 << 63
 
 
 class KVEventAggregator(Generic[E]):
-    """The agreement of one worker group at one data-parallel rank.
+    """The agreement of one worker group at one data-parallel rank. With a quorum of one it is a relay.
 
-    Every method that changes something returns what goes out because of it, in order; the first copy of each event stands for
-    all. With a quorum of one it is a relay.
+    What changes something returns what goes out because of it, in order; the first copy of each event stands for all.
 
     Attributes:
         totals: Events by what became of them.
@@ -318,10 +317,7 @@ class KVEventAggregator(Generic[E]):
         """Return where the events of a worker have gone.
 
         Args:
-            worker_id: Any worker that is or was here; of those that have left, the last 256 are known.
-
-        Raises:
-            UsageError: It is not known.
+            worker_id: Any worker that is or was here; of those that have left, the last 256 are known, else `UsageError`.
 
         Invariant: received = released + pending + void + given_up + rejected, after every call.
         """
@@ -334,6 +330,10 @@ class KVEventAggregator(Generic[E]):
             given_up=worker.given_up,
             rejected=worker.rejected,
         )
+
+    def forget(self, worker_id: str) -> None:
+        """Let the account of a worker that has left begin anew: somebody else goes by its name."""
+        self._roster.forget(worker_id)
 
     def capture(self) -> AggregatorState[E]:
         """Return all that it knows, as values that nothing changes any more. Cost: 1 µs a pending event."""

@@ -253,6 +253,10 @@ class Roster:
         if len(self._departed) > DEPARTED_MAX:
             del self._departed[next(iter(self._departed))]
 
+    def forget(self, worker_id: str) -> None:
+        """Forget the account of a worker that has left."""
+        self._departed.pop(worker_id, None)
+
     def set_aside(self, worker: Worker, released: int) -> None:
         """Take away a worker's seat until it has been quiet for a minute."""
         self._unseat(worker, released)

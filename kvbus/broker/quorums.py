@@ -92,6 +92,9 @@ class Quorums:
         if seat_topic is not None:
             if self._seat_topics.get(worker_id, seat_topic) != seat_topic:
                 members.unsee(worker_id)
+                for rank_group in self._groups.values():
+                    if rank_group.group == group:
+                        rank_group.aggregator.forget(worker_id)
             self._seat_topics[worker_id] = seat_topic
             self._left_seats.discard(worker_id)
         members.see(worker_id, data_parallel_rank)

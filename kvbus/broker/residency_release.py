@@ -146,6 +146,9 @@ class ResidencyAggregator:
         """Let a worker depart; as `ResidencyRule.remove_worker`."""
         return self._say(self._rule.remove_worker(worker_id, policy))
 
+    def forget(self, worker_id: str) -> None:
+        """Do nothing: the account of a worker that has left is gone already."""
+
     def _describe(self, event: bytes) -> Effect:
         """Say what an event does; ranks in lockstep send equal ones.
 

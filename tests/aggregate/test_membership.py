@@ -64,6 +64,17 @@ def test_a_worker_that_comes_back_keeps_its_account() -> None:
     assert (7, False, 0) == (worker.received, worker.is_heard, worker.position)
 
 
+def test_an_account_begins_anew_when_the_name_goes_to_somebody_else() -> None:
+    """Of a worker that is there nothing is forgotten."""
+    roster = Roster(["a", "b"])
+    for worker in list(roster):
+        worker.received = 7
+    roster.depart(roster.present("a"), 0)
+    for name in "ab":
+        roster.forget(name)
+    assert [0, 7] == [roster.join("a", 0).received, roster.present("b").received]
+
+
 def test_a_worker_set_aside_is_present_without_a_say() -> None:
     """It shows as such, and what it sends does not count."""
     roster = Roster(["a", "b"])

@@ -286,6 +286,19 @@ class TestSeats:
         assert [THREE] == book.send("x", THREE)
         adds_up(book)
 
+    def test_the_next_worker_of_a_seat_does_not_take_over_the_account_of_the_last(self):
+        """Votes are added up per worker, and a seat is none."""
+        book = self.book()
+        book.node.disconnected(0, book.now_ns)
+        book.wait(5)
+        book.send("x", TWO)
+        book.wait(6)
+        book.node.connected(0, book.now_ns)
+        book.send("y-2", GONE)
+        received = {worker.worker_id: worker.received for worker in book.node.status({}).workers}
+        assert {"x": 2, "y-2": 1} == received
+        adds_up(book)
+
     def test_the_next_worker_of_a_seat_may_serve_another_rank(self):
         """Its predecessor's rank must not wait for it."""
         book = self.book()
