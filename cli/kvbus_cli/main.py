@@ -70,7 +70,7 @@ if "_KVBUS_COMPLETE" not in os.environ:
 
 
 def run() -> None:
-    """Run the command line; the entry point of the script `kvbus`."""
+    """Run the command line."""
     _open_missing_streams()
     atexit.register(_ignore_signals)
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,14 +24,16 @@ def complain(text: str) -> None:
 def reporting() -> Iterator[None]:
     """Turn what may go wrong in a command into one line on stderr and an exit code; no traceback.
 
-    A closed stdout (`kvbus tail | head`) ends quietly. Anything not listed here is a bug and keeps its traceback.
+    SIGTERM is as Ctrl-C, in commands that have nothing better to do with it: an end on request. A closed stdout
+    (`kvbus tail | head`) ends quietly. Anything not listed here is a bug and keeps its traceback.
 
     Raises:
         typer.Exit: With a code of `Exit`, for every failure that it understands.
     """
     try:
-        yield
-        sys.stdout.flush()
+        with _sigterm_as_ctrl_c():
+            yield
+            sys.stdout.flush()
     except ConfigError as error:
         for problem in error.problems:
             complain(str(problem))
@@ -50,3 +54,18 @@ def reporting() -> Iterator[None]:
         where = f"{error.filename}: " if error.filename else ""
         complain(f"{where}{error.strerror or error}")
         raise typer.Exit(Exit.USAGE) from None
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """While active, let SIGTERM raise what Ctrl-C raises, unless somebody has said something else about it."""
+    is_ours = (
+        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    )
+    if is_ours:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -121,6 +121,8 @@ def test_ctrl_c_ends_it_with_what_was_seen(publisher):
         (["tcp://h:1", "--seconds", "0"], "--seconds: must be more than 0"),
         (["tcp://h:1", "--seconds", "nan"], "--seconds: must be more than 0"),
         (["tcp://h:1", "--batches", "0"], "--batches: must be at least 1"),
+        (["tcp://h:1", "--server-key", "no/such/file.key"], "--server-key: "),
+        (["tcp://h:1", "--server-key", "x" * 40, "--curve-key", "no/such/file"], "--curve-key: "),
         (["--config", "no-such-file.toml"], "--config: No such file"),
         (["--engine-config", "{"], "--engine-config: no JSON"),
         (["--engine-config", '{"enable_kv_cache_events": true}', "--engine-ranks", "0"], "--engine-ranks:"),

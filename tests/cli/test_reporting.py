@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -72,3 +73,24 @@ def test_a_reader_that_left_is_no_error() -> None:
         process.stdout.close()
         said = process.stderr.read()
     assert (0, b"") == (process.returncode, said)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_end_on_request_is_no_failure(number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a command that does not listen for signals itself; afterwards all is as before."""
+    before = signal.getsignal(number)
+    with pytest.raises(typer.Exit) as ended, reporting():
+        signal.raise_signal(number)
+    assert 0 == ended.value.exit_code
+    assert ("", "") == tuple(capsys.readouterr())
+    assert before == signal.getsignal(number)
+
+
+def test_what_a_command_says_about_sigterm_counts() -> None:
+    """Commands with an orderly end have handlers of their own, and one that was told to ignore it goes on."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with reporting():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from kvbus_cli.curve_flags import CurveKey, ServerKey, curve_of, naming_curve_flags
 from kvbus_cli.exits import Exit
 from kvbus_cli.reporting import complain, reporting
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kvbus.doctor.findings import Finding
     from kvbus.doctor.targets import Target
     from kvbus.errors import Problem
+    from kvbus.security.keys import CurveConfig
 
 __all__ = ["register"]
 
@@ -82,6 +84,8 @@ def doctor(
         float, typer.Option(metavar="S", help="Listen for at most S seconds; it ends once every question is answered.")
     ] = 10.0,
     batches: Annotated[int, typer.Option(metavar="N", help="So many batches of each endpoint are enough.")] = 100,
+    curve_key: CurveKey = None,
+    server_key: ServerKey = None,
     listen: Annotated[
         bool,
         typer.Option(
@@ -97,7 +101,8 @@ def doctor(
     means and what to do. Exit code 0: all is well, warnings included. 1: there are problems. 2: a flag is wrong.
     """
     with reporting():
-        subject = _Subject(endpoint or [], replay or [], topic, config, engine_config, engine_host, engine_ranks)
+        curve = curve_of(curve_key, server_key)
+        subject = _Subject(endpoint or [], replay or [], topic, config, engine_config, engine_host, engine_ranks, curve)
         targets, findings = subject.read(list(_number_problems(router, topic, seconds, batches)))
 
         from kvbus.doctor.diagnosis import diagnose, summarise
@@ -109,7 +114,8 @@ def doctor(
             complain(f"looking at {_plural(len(targets), 'endpoint')} for up to {seconds:g} s; Ctrl-C ends it early")
         with StopSignal() as stop:
             effort = Effort(seconds=seconds, batches=batches, listens=listen)
-            evidences = examine(targets, effort, is_told_to_stop=lambda: stop.is_told)
+            with naming_curve_flags():
+                evidences = examine(targets, effort, is_told_to_stop=lambda: stop.is_told)
         findings += diagnose(evidences, router)
         summaries = [summarise(evidence) for evidence in evidences]
         for line in _json_lines(summaries, findings) if json else _lines(summaries, findings):
@@ -132,6 +138,7 @@ class _Subject(NamedTuple):
     engine_config: str | None
     engine_host: str
     engine_ranks: int
+    curve: CurveConfig | None
 
     def read(self, problems: list[Problem]) -> tuple[list[Target], list[Finding]]:
         """Return what to look at, and what is wrong with it as it stands.
@@ -154,11 +161,13 @@ class _Subject(NamedTuple):
                 reason = f"must be given once for each ENDPOINT ({len(self.endpoints)} here), in the same order"
                 raise ConfigError([_problem("--replay", " ".join(self.replays), reason)])
             if self.config is not None:
-                targets = _of_broker(self.config)
+                targets = _of_broker(self.config, self.curve)
             elif self.engine_config is not None:
-                targets, findings = _of_engine(self.engine_config, self.engine_host, self.engine_ranks, self.topic)
+                targets, findings = _of_engine(
+                    self.engine_config, self.engine_host, self.engine_ranks, self.topic, self.curve
+                )
             else:
-                targets = _of_endpoints(self.endpoints, self.replays, self.topic)
+                targets = _of_endpoints(self.endpoints, self.replays, self.topic, self.curve)
             problems = [*problems, *_target_problems(targets)]
         except ConfigError as error:
             problems = [*problems, *error.problems]
@@ -191,7 +200,9 @@ def _number_problems(router: str, topic: str, seconds: float, batches: int) -> I
         yield _problem("--topic", ascii(topic), str(error))
 
 
-def _of_endpoints(endpoints: Sequence[str], replays: Sequence[str], topic: str) -> list[Target]:
+def _of_endpoints(
+    endpoints: Sequence[str], replays: Sequence[str], topic: str, curve: CurveConfig | None
+) -> list[Target]:
     """Read endpoints as typed.
 
     Raises:
@@ -218,10 +229,10 @@ def _of_endpoints(endpoints: Sequence[str], replays: Sequence[str], topic: str) 
             problems += error.problems
     if problems:
         raise ConfigError(problems)
-    return worker_targets(workers, topic)
+    return worker_targets(workers, topic, curve)
 
 
-def _of_broker(path: Path) -> list[Target]:
+def _of_broker(path: Path, curve: CurveConfig | None) -> list[Target]:
     """Read a broker's configuration, as the broker does: the environment counts more than the file.
 
     Raises:
@@ -238,10 +249,12 @@ def _of_broker(path: Path) -> list[Target]:
     for problem in problems:
         complain(f"warning: {problem}")
     config = msgspec.structs.replace(config, workers=config.workers + found)
-    return broker_targets(config)
+    return broker_targets(config, curve)
 
 
-def _of_engine(text: str, host: str, ranks: int, topic: str) -> tuple[list[Target], list[Finding]]:
+def _of_engine(
+    text: str, host: str, ranks: int, topic: str, curve: CurveConfig | None
+) -> tuple[list[Target], list[Finding]]:
     """Read an engine's own configuration.
 
     Raises:
@@ -254,9 +267,8 @@ def _of_engine(text: str, host: str, ranks: int, topic: str) -> tuple[list[Targe
 
     config = parse_engine_config(text)
     targets = engine_targets(config, host, ranks)
-    if topic:
-        targets = [msgspec.structs.replace(target, topic=topic) for target in targets]
-    return targets, list(engine_findings(config))
+    seen = [msgspec.structs.replace(each, topic=topic or each.topic, curve=curve) for each in targets]
+    return seen, list(engine_findings(config))
 
 
 def _target_problems(targets: Sequence[Target]) -> Iterator[Problem]:
