@@ -95,7 +95,7 @@ def sglang_workers(answer: Any, worker_id: str, host: str, group: str) -> tuple[
     if not isinstance(described, Mapping):
         raise AnswerError("kv_events is no JSON object")
     publisher = described.get("publisher")
-    if publisher in {None, "null"}:
+    if publisher is None or publisher == "null":
         return ()
     if publisher != "zmq":
         raise AnswerError(f"publisher is {publisher!r:.32}, and only zmq can be heard")
@@ -165,6 +165,8 @@ def _endpoint(said: Any, host: str) -> Endpoint:
             endpoint = Endpoint.parse(f"tcp://{shown}:{endpoint.port}", "endpoint")
     except ConfigError as error:
         raise AnswerError(f"endpoint {said:.64}: {error.problems[0].reason}") from None
+    if endpoint.transport == "inproc":
+        raise AnswerError(f"endpoint {said:.64}: only the engine itself can connect there")
     if endpoint.port == 0:
         raise AnswerError(f"endpoint {said:.64}: the engine does not say which port it took")
     return endpoint

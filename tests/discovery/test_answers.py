@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvbus.config.workers import WorkerConfig
 from kvbus.discovery.answers import AnswerError, sglang_workers, vllm_workers
@@ -86,6 +88,7 @@ def test_the_host_that_was_asked_stands_for_a_wildcard():
         ([source(), source()], "two sources are of one rank"),
         ([source(0), source(9, "tcp://*:5")], "leaves none for rank 0"),
         ([source(replay=7)], "a source has no endpoint"),
+        ([source(endpoint="inproc://x")], "only the engine itself"),
         ([source()] * 5000, "more than 4096 sources"),
     ],
 )
@@ -130,6 +133,7 @@ def test_sglang_without_events_has_no_workers(answer):
         (described(dp_size="2"), "dp_size is no number of ranks"),
         (described(endpoint_port_base=None), "endpoint_host or endpoint_port_base is missing"),
         (described(endpoint_port_base=70_000), "past 65535"),
+        (described(publisher=[]), "only zmq can be heard"),
         (described(endpoint_host=5), "endpoint_host or endpoint_port_base is missing"),
         (described(replay_endpoint_port_base=0), "does not say which port"),
     ],
@@ -137,3 +141,44 @@ def test_sglang_without_events_has_no_workers(answer):
 def test_sglang_may_answer_nonsense(answer, reason):
     with pytest.raises(AnswerError, match=reason):
         sglang_workers(answer, "e", "10.0.0.1", "g")
+
+
+WORDS = st.sampled_from(
+    [
+        "sources",
+        "endpoint",
+        "replay_endpoint",
+        "data_parallel_rank",
+        "publisher",
+        "kv_events",
+        "endpoint_host",
+        "endpoint_port_base",
+        "dp_size",
+        "zmq",
+        "null",
+        "0",
+        "1",
+        "tcp://*:5557",
+        "bind:tcp://h:1",
+        "ipc:///x",
+        "*",
+    ]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 70_000) | st.floats(allow_nan=False) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=6),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_any_answer_is_workers_or_a_reason(answer):
+    """A server that is something else altogether must not end the thread that looks."""
+    for read in (vllm_workers, sglang_workers):
+        try:
+            workers = read(answer, "e", "10.0.0.1", "g")
+        except AnswerError:
+            continue
+        for each in workers:
+            assert [] == list(each.problems("endpoint", "replay"))
+            assert not each.endpoint.startswith("bind:")

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import zmq
 
+import kvbus
 from kvbus.broker.server import Broker
 from kvbus.config import BrokerConfig, ViewConfig, parse_discovery, parse_worker
 from kvbus.events import AllBlocksCleared, BlockStored
@@ -232,6 +233,38 @@ def test_who_was_found_stays_when_the_rest_changes(zmq_context, tmp_path):
         write(path, '["named=tcp://127.0.0.1:11"]')
         assert "the same worker id is given twice" in told.wait("discovery_refused").fields["problem"]
         assert ["named", "found"] == ids(broker)
+
+
+def test_a_broker_with_a_journal_goes_on_with_the_workers_that_it_finds(zmq_context, tmp_path):
+    """Found before anything is opened, so that its restart is no new epoch and clears nothing."""
+    path = tmp_path / "workers.json"
+    with closing(kvbus.Publisher(ANY, replay_endpoint=ANY)) as engine:
+        write(path, json.dumps([f"a={engine.endpoint},replay={engine.replay_endpoint}"]))
+        seen = []
+        for number in (1, 2):
+            with running(zmq_context, f"file:{path}", journal=str(tmp_path / "journal")) as (broker, _, _):
+                assert ["a"] == ids(broker)
+                engine.publish([stored(number)])
+                events = []
+                dealer = zmq_context.socket(zmq.DEALER)
+                dealer.linger, dealer.rcvtimeo = 0, WAIT_MS
+                dealer.connect(broker.endpoints["replay:all"])
+                with closing(dealer):
+                    while stored(number) not in events:
+                        events = replayed(dealer)
+                seen.append(events)
+        assert AllBlocksCleared() not in seen[1][seen[1].index(stored(1)) :]
+
+
+def replayed(dealer) -> list:
+    """Ask for everything, and return the events that come."""
+    events: list = []
+    dealer.send_multipart([b"", (0).to_bytes(8, "big")])
+    while True:
+        *_, seq, payload = dealer.recv_multipart()
+        if seq == b"\xff" * 8:
+            return events
+        events += decode_batch(payload).events
 
 
 def test_a_place_that_is_down_at_the_start_stops_nobody(zmq_context, tmp_path):

@@ -7,9 +7,12 @@ import sys
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kvbus.config import BrokerConfig, GroupConfig, IngestConfig, ViewConfig, WorkerConfig
+from kvbus.config import BrokerConfig, DiscoveryConfig, GroupConfig, IngestConfig, ViewConfig, WorkerConfig
 from kvbus.errors import ConfigError
+from kvbus.settings.catalogue import options_of
 from kvbus.settings.file import broker_config, broker_problems, readable_broker_config
 from kvbus.views.filters import EventFilter
 from tests.shared_data import CHECKOUT
@@ -178,3 +181,30 @@ def test_the_examples_of_the_readme_can_be_read():
     assert len(blocks) >= 2
     for block in blocks:
         broker_config(tomllib.loads(block))
+
+
+NAMES = st.sampled_from(
+    [
+        option.name
+        for kind in (BrokerConfig, ViewConfig, WorkerConfig, IngestConfig, GroupConfig, DiscoveryConfig)
+        for option in options_of(kind)
+    ]
+)
+VALUES = st.recursive(
+    st.sampled_from(["none", "", "tcp://h:1", "a=tcp://h:1", "dns:h:1", "dynamo", "all", "0-1", "x"])
+    | st.booleans()
+    | st.integers(-1, 70_000)
+    | st.floats()
+    | st.dates(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=5),
+    max_leaves=25,
+)
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=8))
+def test_any_document_is_a_configuration_or_problems(document):
+    """Whatever stands in a file, `kvbus config check` says what is wrong with it, and never fails itself."""
+    found = broker_problems(document)
+    assert all(problem.reason for problem in found)
+    if not found:
+        broker_config(document).validate()
