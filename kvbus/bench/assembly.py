@@ -14,14 +14,13 @@ import msgspec
 import zmq
 
 from kvbus.bench.child import watch
-from kvbus.bench.middles import publish, subscribe
+from kvbus.bench.middles import Sources, publish
 from kvbus.bench.options import BenchOptions
 from kvbus.bench.processes import Channel
-from kvbus.sockets import receive_frames, send_frames
+from kvbus.sockets import send_frames
 
 __all__ = ["Agreement", "Batch", "run"]
 
-SHARE = 256
 FLUSH_EVENTS = 64
 
 
@@ -114,18 +113,15 @@ def run(role: str, channel: Channel, arguments: dict[str, Any]) -> None:
     options = msgspec.convert(arguments["options"], BenchOptions)
     decode = msgspec.msgpack.Decoder(Batch).decode
     with zmq.Context() as context:
-        source = subscribe(context, zmq.SUB, arguments["upstream"])
+        sources = Sources(context, arguments["upstream"])
         target = publish(context, zmq.PUB, arguments["url"].format(name="assembly"))
         channel.write({"urls": [target.getsockopt_string(zmq.LAST_ENDPOINT)]})
-        poller = zmq.Poller()
-        poller.register(source, zmq.POLLIN)
         agreement = Agreement(options.workers)
         send = _sender(target)
         released: list[Stored | Removed | Cleared] = []
         ts = 0.0
         while True:
-            poller.poll()
-            for topic, _, payload in receive_frames(source, SHARE):
+            for topic, _, payload in sources.take():
                 batch = decode(payload)
                 out = agreement.add(topic, batch.events)
                 if out:

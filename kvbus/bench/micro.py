@@ -32,7 +32,8 @@ __all__ = ["SUBJECTS", "MicroRow", "measure_micro"]
 SUBJECTS = ("codec", "aggregator", "views")
 
 NOW_NS = 1_000_000_000
-TURN_MESSAGES = 256
+SHARE_MESSAGES = 32
+"""Of each worker, taken together: what waits in a socket of a broker that is kept busy."""
 
 
 class MicroRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,12 +193,17 @@ def _run_node(
     node = BrokerNode(config, random.Random(0))
     for index in range(workers):
         node.connected(index, NOW_NS)
-    for count, (worker, seq, payload) in enumerate(arrivals):
-        node.receive(worker, live_message(b"", seq, payload), NOW_NS)
-        if count % TURN_MESSAGES == 0:
-            node.on_time(NOW_NS)
-            node.flush()
-            node.take_output()
+    for start in range(0, len(arrivals), SHARE_MESSAGES * workers):
+        for index in range(workers):
+            share = [
+                live_message(b"", seq, payload)
+                for worker, seq, payload in arrivals[start : start + SHARE_MESSAGES * workers]
+                if worker == index
+            ]
+            node.receive_all(index, share, NOW_NS)
+        node.on_time(NOW_NS)
+        node.flush()
+        node.take_output()
 
 
 def _run_aggregator(workers: int, values: Sequence[tuple[str, list[Any]]]) -> None:

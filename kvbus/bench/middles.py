@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -23,12 +24,15 @@ from kvbus.broker.server import Broker
 from kvbus.config import BrokerConfig, ViewConfig, WorkerConfig
 from kvbus.ops.site import open_site
 from kvbus.security.keys import CurveConfig
-from kvbus.sockets import receive_frames, send_frames
+from kvbus.sockets import receive_triples, send_frames
 from kvbus.views.filters import EventFilter
 
-__all__ = ["PauseWatch", "broker_config", "run", "subscribe"]
+__all__ = ["PauseWatch", "Sources", "broker_config", "publish", "run", "subscribe"]
 
-SHARE = 256
+SHARE = 32
+"""Messages taken from one worker at a time. With more, what waits for the others falls out of the caches before they come."""
+
+SHARE_BYTES = 1 << 20
 
 WORKER_TIMEOUT_S = 600.0
 """Workers of a measurement do not depart, however long a busy machine lets one wait."""
@@ -137,6 +141,29 @@ def subscribe(context: zmq.Context[zmq.Socket[bytes]], kind: int, urls: list[str
     return socket
 
 
+class Sources:
+    """A socket for each worker and a poller over them, read in the leanest way that there is."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], urls: list[str]) -> None:
+        """Connect.
+
+        Args:
+            context: To open sockets in.
+            urls: Of the workers, whose topics are `w0`, `w1`, ….
+        """
+        self._poller = zmq.Poller()
+        self._topics = {}
+        for number, url in enumerate(urls):
+            socket = subscribe(context, zmq.SUB, [url])
+            self._topics[socket] = b"w%d" % number
+            self._poller.register(socket, zmq.POLLIN)
+
+    def take(self) -> Iterator[list[bytes]]:
+        """Wait, and yield a share of messages from each worker that has sent some."""
+        for socket, _ in self._poller.poll():
+            yield from receive_triples(socket, self._topics[socket], SHARE, SHARE_BYTES)[0]
+
+
 def publish(context: zmq.Context[zmq.Socket[bytes]], kind: int, url: str) -> zmq.Socket[bytes]:
     """Return one socket that publishes, without limit.
 
@@ -180,13 +207,10 @@ def _run_relay(
     context: zmq.Context[zmq.Socket[bytes]], channel: Channel, arguments: dict[str, Any], signals_only: bool
 ) -> None:
     """Forward in Python, for ever."""
-    source = subscribe(context, zmq.SUB, arguments["upstream"])
+    sources = Sources(context, arguments["upstream"])
     target = publish(context, zmq.PUB, arguments["url"].format(name="relay"))
     channel.write({"urls": [target.getsockopt_string(zmq.LAST_ENDPOINT)]})
-    poller = zmq.Poller()
-    poller.register(source, zmq.POLLIN)
     while True:
-        poller.poll()
-        for frames in receive_frames(source, SHARE):
+        for frames in sources.take():
             if not signals_only or is_signal(frames[2]):
                 send_frames(target, frames)

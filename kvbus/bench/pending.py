@@ -26,6 +26,8 @@ from kvbus.bench.cpu import anonymous_bytes
 from kvbus.bench.load import RANK, make_events
 from kvbus.bench.processes import BenchError, Channel, Child
 from kvbus.bench.report import table
+from kvbus.broker.links import SHARE_BYTES
+from kvbus.broker.loop import SHARE_MESSAGES
 from kvbus.broker.node import BrokerNode
 from kvbus.config import BrokerConfig, ViewConfig, WorkerConfig
 from kvbus.errors import ConfigError, Problem
@@ -50,7 +52,6 @@ ORDERS: tuple[Order, ...] = ("in order", "any order")
 EVENTS_MAX = BrokerConfig().pending_events_max
 """More than the broker lets wait would be given up."""
 
-TURN_MESSAGES = 256
 NOW_NS = 1_000_000_000
 
 
@@ -203,14 +204,22 @@ class _Caller:
         self.released = 0
 
     def play(self, worker: int, batches: Iterator[list[bytes]]) -> None:
-        """Give it all of one worker's batches."""
+        """Give it all of one worker's batches, in shares as the broker takes them from a socket."""
+        share: list[list[bytes]] = []
+        size = 0
         for seq, events in enumerate(batches):
-            message = live_message(b"", seq, join_batch(1.0, events, RANK))
-            self._begin()
-            self._node.receive(worker, message, NOW_NS)
-            self._end()
-            if seq % TURN_MESSAGES == TURN_MESSAGES - 1:
-                self._turn()
+            payload = join_batch(1.0, events, RANK)
+            share.append(live_message(b"", seq, payload))
+            size += len(payload)
+            if len(share) == SHARE_MESSAGES or size >= SHARE_BYTES:
+                self._take(worker, share)
+                share, size = [], 0
+        self._take(worker, share)
+
+    def _take(self, worker: int, share: list[list[bytes]]) -> None:
+        self._begin()
+        self._node.receive_all(worker, share, NOW_NS)
+        self._end()
         self._turn()
 
     def _turn(self) -> None:
