@@ -153,9 +153,6 @@ def _readiness(state: str, silence_s: float | None, status: BrokerStatus | None)
         away = {worker_id for group in status.groups for worker_id in group.away}
         for worker in status.workers:
             _judge_worker(worker, worker.worker_id in away, reasons, notes)
-        if not status.workers:
-            reasons.append("no worker has been found yet")
-        notes += [f"workers at {each.name}: {each.problem}" for each in status.discovery if each.problem]
         if status.workers and all(worker.state in ("departed", "set_aside") for worker in status.workers):
             reasons.append("no worker is left")
         if status.discovery and not status.workers:

@@ -164,20 +164,6 @@ def test_blocks_that_had_to_be_withdrawn_are_a_note() -> None:
     assert (True, ["group '': 2 blocks were withdrawn for lack of room"]) == (readiness.is_ready, readiness.notes)
 
 
-def test_places_where_workers_are_looked_for_may_fail() -> None:
-    """Those that were found before are still there, so it is a note; without any there is nothing to tell the truth about."""
-    broker = StandIn(heard())
-    failing = PlaceStatus(name="dns", kind="dns", target="t", workers=0, problem="no such name", looks=3, failures=3)
-    status = msgspec.structs.replace(broker.status(), discovery=[failing])
-    broker.status = lambda timeout_s=0.0: status  # type: ignore[method-assign]
-    assert (True, ["workers at dns: no such name"]) == (
-        broker.report().readiness.is_ready,
-        broker.report().readiness.notes,
-    )
-    status = msgspec.structs.replace(status, workers=[])
-    assert ["no worker has been found yet"] == broker.report().readiness.reasons
-
-
 def test_a_clock_that_is_ahead_is_a_note() -> None:
     book = heard("a")
     book.node.meter = Meter(100_000_000_000)
