@@ -492,5 +492,5 @@ class BrokerNode:
 
 
 def _text(topic: bytes) -> str:
-    """Show a topic in a log line."""
-    return topic.decode(errors="replace")
+    """Show a topic in a log line; what a peer puts in its place is not quoted at length."""
+    return topic[:64].decode(errors="replace")

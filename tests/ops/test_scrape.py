@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import random
 import subprocess
-from collections import defaultdict
 
 import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
-from prometheus_client.parser import text_string_to_metric_families
 
 from kvbus.broker.meter import Meter
 from kvbus.broker.status import BrokerStatus, HistogramStatus, JournalStatus, WorkerStatus
 from kvbus.discovery.book import PlaceStatus
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored
 from kvbus.ops.metrics import METRICS
-from kvbus.ops.report import Report
 from kvbus.ops.scrape import LABEL_CHARS, SERIES_MAX, scrape
 from kvbus.security.refusals import SocketStatus
 from tests.broker.playbook import Playbook, view
+from tests.ops.scraped import Scraped, check_funnel
 from tests.ops.standin import StandIn
 from tests.shared_data import program
 
@@ -29,42 +27,6 @@ STORED = [
     for medium, owner in (("GPU", None), ("CPU", "cpu-tier"))
 ]
 REMOVED = [BlockRemoved([n], "GPU") for n in range(4)]
-
-
-class Scraped:
-    """One scrape, read back."""
-
-    def __init__(self, report: Report) -> None:
-        self.text = scrape(report)[1].decode()
-        self.families = list(text_string_to_metric_families(self.text))
-        self._series: dict[str, dict[frozenset[tuple[str, str]], float]] = defaultdict(dict)
-        for family in self.families:
-            for sample in family.samples:
-                self._series[sample.name][frozenset(sample.labels.items())] = sample.value
-
-    def series(self, name: str) -> dict[frozenset[tuple[str, str]], float]:
-        """Samples by their labels."""
-        return self._series.get(name, {})
-
-    def total(self, name: str, **labels: str) -> float:
-        """Sum of the series with these labels."""
-        return sum(value for key, value in self.series(name).items() if labels.items() <= dict(key).items())
-
-
-def check_funnel(scraped: Scraped) -> None:
-    """Every vote and every event is somewhere, by the metrics alone."""
-    for key, received in scraped.series("kvbus_worker_votes_received_total").items():
-        labels = dict(key)
-        settled = scraped.total("kvbus_worker_votes_total", **labels)
-        assert received == settled + scraped.total("kvbus_worker_votes_pending", **labels)
-    released = scraped.total("kvbus_group_released_events_total") + scraped.total("kvbus_announced_clears_total")
-    waiting = scraped.total("kvbus_group_waiting_events")
-    offered = scraped.series("kvbus_view_offered_events_total")
-    assert offered
-    for key, events in offered.items():
-        assert released == events + waiting
-        assert events == scraped.total("kvbus_view_events_total", **dict(key))
-    assert released - waiting == scraped.total("kvbus_released_events_total")
 
 
 def chaotic_run(seed: int) -> Playbook:
@@ -100,7 +62,7 @@ def chaotic_run(seed: int) -> Playbook:
             seq=book.seqs.get((worker, 0), 0) + skip,
         )
         if step % 25 == 0:
-            scraped = Scraped(StandIn(book).report())
+            scraped = Scraped.of(StandIn(book).report())
             check_funnel(scraped)
             for metric in METRICS:
                 if metric.kind == "counter":
@@ -115,7 +77,7 @@ def chaotic_run(seed: int) -> Playbook:
 def test_e1_the_funnel_adds_up_after_a_chaotic_run(seed: int) -> None:
     """The metrics alone account for every vote and every event, at every moment, and no counter goes back."""
     book = chaotic_run(seed)
-    scraped = Scraped(StandIn(book).report())
+    scraped = Scraped.of(StandIn(book).report())
     check_funnel(scraped)
     for outcome in ("released", "void", "given_up", "rejected"):
         assert scraped.total("kvbus_worker_votes_total", outcome=outcome) > 0, outcome
@@ -147,7 +109,7 @@ def test_every_metric_of_the_table_is_scraped() -> None:
             report.status, journal=JournalStatus(path="j"), sockets=[socket], discovery=[place]
         ),
     )
-    scraped = Scraped(report)
+    scraped = Scraped.of(report)
     for metric in METRICS:
         series = scraped.series(f"{metric.name}_count" if metric.kind == "histogram" else metric.name)
         assert series, metric.name
@@ -174,7 +136,7 @@ def test_a_broker_that_does_not_answer_is_down_and_not_empty(silence_s: float, a
     """Figures of nought would look like an idle broker; there are none."""
     broker = StandIn(silence_s=silence_s)
     broker.answers = answers
-    scraped = Scraped(broker.report())
+    scraped = Scraped.of(broker.report())
     assert {frozenset(): 0.0} == scraped.series("kvbus_up") == scraped.series("kvbus_ready")
     assert {frozenset(): silence_s} == scraped.series("kvbus_loop_silence_seconds")
     assert {} == scraped.series("kvbus_batches_received_total") == scraped.series("kvbus_worker_state")
@@ -186,7 +148,7 @@ def test_series_are_bounded_whatever_peers_make_up() -> None:
     for number in range(30):
         long = [BlockStored([i], None, [], 0, medium=f"{number}-{i}-" + "x" * 500) for i in range(100)]
         book.send("a", *long)
-    scraped = Scraped(StandIn(book).report())
+    scraped = Scraped.of(StandIn(book).report())
     assert SERIES_MAX == len(scraped.series("kvbus_resident_blocks"))
     for family in scraped.families:
         assert len(family.samples) <= SERIES_MAX
@@ -197,14 +159,14 @@ def test_what_falls_together_is_added_up() -> None:
     """Two labels that differ behind the cut are one series; Prometheus refuses a scrape with one of them twice."""
     book = Playbook("a")
     book.send("a", *[BlockStored([i], None, [], 0, medium="x" * LABEL_CHARS + str(i)) for i in range(3)])
-    assert [3.0] == list(Scraped(StandIn(book).report()).series("kvbus_resident_blocks").values())
+    assert [3.0] == list(Scraped.of(StandIn(book).report()).series("kvbus_resident_blocks").values())
 
 
 def test_labels_from_the_wire_are_escaped() -> None:
     book = Playbook("a")
     evil = 'a"} 1\nkvbus_up 0 # \\'
     book.send("a", BlockStored([1], None, [], 0, medium=evil, ownership=evil))
-    scraped = Scraped(StandIn(book).report())
+    scraped = Scraped.of(StandIn(book).report())
     assert {frozenset(): 1.0} == scraped.series("kvbus_up")
     labels = frozenset({("group", ""), ("medium", evil), ("ownership", evil)})
     assert {labels: 1.0} == scraped.series("kvbus_resident_blocks")
@@ -227,7 +189,7 @@ def test_histograms_are_cumulative() -> None:
     status: BrokerStatus = report.status  # type: ignore[assignment]
     ages = [HistogramStatus(name="g", bounds=(0.5, 1.0), counts=[1, 2, 4], total=9.5)]
     report = msgspec.structs.replace(report, status=msgspec.structs.replace(status, ages=ages))
-    scraped = Scraped(report)
+    scraped = Scraped.of(report)
     for bound, below in (("0.5", 1.0), ("1.0", 3.0), ("+Inf", 7.0)):
         assert below == scraped.total("kvbus_event_age_seconds_bucket", group="g", le=bound)
     assert (7.0, 9.5) == (scraped.total("kvbus_event_age_seconds_count"), scraped.total("kvbus_event_age_seconds_sum"))
@@ -240,4 +202,4 @@ def test_a_scrape_of_a_thousand_workers_is_no_burden() -> None:
     worker: WorkerStatus = status.workers[0]
     many = [msgspec.structs.replace(worker, worker_id=f"w{number}") for number in range(400)]
     report = msgspec.structs.replace(report, status=msgspec.structs.replace(status, workers=many))
-    assert 400 == len(Scraped(report).series("kvbus_worker_votes_pending"))
+    assert 400 == len(Scraped.of(report).series("kvbus_worker_votes_pending"))

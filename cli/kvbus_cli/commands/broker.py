@@ -249,7 +249,7 @@ def _run(settings: BrokerSettings, seconds: float | None, ready_path: Path | Non
 
     from kvbus.broker.server import Broker
     from kvbus.errors import ConfigError
-    from kvbus.ops.logs import open_log
+    from kvbus.ops.logs import NoticeLog, open_log
     from kvbus.ops.site import open_site
     from kvbus_cli.ready import ready_file
     from kvbus_cli.signals import StopSignal
@@ -260,9 +260,10 @@ def _run(settings: BrokerSettings, seconds: float | None, ready_path: Path | Non
     log = open_log(log_level)
     for stranger in loaded.strangers:
         log.warning("variable_ignored", variable=stranger.field, reason=stranger.reason)
-    server = Broker(loaded.config, tell=lambda notice: getattr(log, notice.level)(notice.name, **notice.fields))
+    tell = NoticeLog(log)
+    server = Broker(loaded.config, tell=tell)
     with StopSignal(on_hangup=lambda: _reload(server, settings, log)) as stop_signal:
-        with server, open_site(server, loaded.config.http) as site:
+        with tell, server, open_site(server, loaded.config.http) as site:
             endpoints = site.observer.endpoints
             log.info("broker_started", **endpoints)
             with ready_file(ready_path, endpoints):
