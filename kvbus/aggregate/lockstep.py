@@ -35,6 +35,7 @@ from kvbus.aggregate.aggregator import DeparturePolicy, KVEventAggregator
 from kvbus.aggregate.description import Description
 from kvbus.aggregate.membership import Worker
 from kvbus.aggregate.occurrence import E, Occurrence
+from kvbus.aggregate.remains import Remains
 from kvbus.aggregate.state import AggregatorState
 
 __all__ = ["LockstepAggregator", "Place", "Sheet", "Span"]
@@ -136,6 +137,7 @@ class LockstepAggregator(KVEventAggregator[E]):
         self._last_count = 0  # places at the base
         self._pause = self._next_pause = 0
         self._places: dict[str, Place[E]] = {}
+        self._remains = self._segments.remains = Remains()
         self._seat_all()
 
     # The fast path
@@ -366,20 +368,19 @@ class LockstepAggregator(KVEventAggregator[E]):
     def _give_up_old(self, too_old_at_ns: int, out: list[E]) -> None:
         """Give up what is too old: first in the Counter, which is older, then in the lane."""
         super()._give_up_old(too_old_at_ns, out)
-        while self._base < self._end and self._sheets[self._passed].at_ns <= too_old_at_ns:
-            self._give_up_front(out)
+        while self._base < self._end and (sheet := self._sheets[self._passed]).at_ns <= too_old_at_ns:
+            self._give_up_front(sheet.number + sheet.count - self._base, out)
 
-    def _give_up_front(self, out: list[E]) -> None:
-        """Give up the first event of the lane; whoever had not passed it passes over it."""
-        base = self._base
+    def _give_up_front(self, count: int, out: list[E]) -> None:
+        """Give up the first events of the lane, all of one sheet; whoever had not passed them passes over them."""
+        stop = self._base + count
         for place in self._places.values():
-            if place.number > base:
-                place.worker.given_up += 1
-            else:
-                self._pass(place, 1)
-        for sheet, start, _ in self._take(base + 1):
-            event = sheet.events()[start]
-            self._outlet.give_up(Occurrence(event, 0, sheet.at_ns, *self._describe(event)), out)
+            place.worker.given_up += min(place.number, stop) - self._base
+            if place.number < stop:
+                self._pass(place, stop - place.number)
+        for sheet, first, behind in self._take(stop):
+            for event in sheet.events()[first:behind]:
+                self._outlet.give_up(Occurrence(event, 0, sheet.at_ns, *self._describe(event)), out)
 
     def _make_room(self, out: list[E]) -> None:
         """Give up the oldest until the limits are kept."""
@@ -388,13 +389,20 @@ class LockstepAggregator(KVEventAggregator[E]):
             if counter.count:
                 self._outlet.give_up(counter.give_up_oldest(), out)
             else:
-                self._give_up_front(out)
+                self._give_up_front(1, out)
         super()._make_room(out)
 
     def _next_due_ns(self) -> int:
         """Return when the next thing becomes due."""
+        if self._remains:
+            return self._now_ns
         due_ns = super()._next_due_ns()
         return min(due_ns, self._sheets[self._passed].at_ns + self._age_ns) if self._base < self._end else due_ns
+
+    def _expire(self, out: list[E]) -> None:
+        """Do what is due, and free a share of what is void."""
+        self._remains.free()
+        super()._expire(out)
 
     def _void(self, restarted: Worker | None = None) -> None:
         """Make pending votes void; those in the lane all, since in a loss window, after which votes may stay, there is none."""
@@ -402,6 +410,8 @@ class LockstepAggregator(KVEventAggregator[E]):
             place.worker.void += place.number - self._base
         self._empty_lane()
         super()._void(restarted)
+        if self._remains:
+            self._due_ns = 0
 
     def _seat(self, worker_id: str, out: list[E]) -> None:
         """Let a worker join."""
@@ -433,6 +443,7 @@ class LockstepAggregator(KVEventAggregator[E]):
     def _empty_lane(self) -> None:
         """Let a lane begin anew."""
         self._dropped += len(self._sheets)
+        self._remains.take(self._sheets)
         self._sheets = []
         self._passed = self.lane_bytes = 0
         self._base = self._end

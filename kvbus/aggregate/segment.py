@@ -33,6 +33,7 @@ from typing import Generic
 from kvbus.aggregate.description import Description, Kind
 from kvbus.aggregate.membership import Worker
 from kvbus.aggregate.occurrence import E, Occurrence, Repeats
+from kvbus.aggregate.remains import Container
 from kvbus.aggregate.state import PendingState, SegmentState, VoterState, bits_of, bytes_of
 from kvbus.errors import WireError
 
@@ -240,10 +241,14 @@ class Segment(Generic[E]):
         """
         try:
             found = [self._pending.get(event) for event in events]
-            is_each_once = len(set(events)) == len(events)
         except TypeError:
             return False
-        return is_each_once and all(each is not None and not each.voters & bit for each in found)
+        return len(set(events)) == len(events) and all(each is not None and not each.voters & bit for each in found)
+
+    @property
+    def containers(self) -> list[Container]:
+        """All that is large here, for whoever frees it."""
+        return [self._pending, self._buckets, self._order, *(voter.log for voter in self._voters.values())]
 
     @property
     def oldest(self) -> Occurrence[E] | None:
@@ -308,19 +313,14 @@ class Segment(Generic[E]):
             quorum: Bits of the workers that must agree, without those withdrawn; not 0.
         """
         eldest = self._voters.get(quorum & -quorum)
-        if eldest is None:
-            return []
-        agreed = [occurrence for occurrence in eldest.log if occurrence.voters == quorum]
+        agreed = [] if eldest is None else [occurrence for occurrence in eldest.log if occurrence.voters == quorum]
         for occurrence in agreed:
             self._settle(occurrence)
         self._agreed += len(agreed)
         return agreed
 
     def capture(self) -> SegmentState[E]:
-        """Return everything pending, as plain values.
-
-        Cost: 1 µs an occurrence.
-        """
+        """Return everything pending, as plain values. Cost: 1 µs an occurrence."""
         lines = {
             id(later): number - repeats.front
             for repeats in self._repeats.values()

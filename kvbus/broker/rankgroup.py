@@ -14,7 +14,7 @@ releases is collected into a run, which the node hands to the views.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -371,9 +371,12 @@ def _seconds(ts: float) -> float:
     return ts if ts < MILLISECONDS_FROM else ts / 1000
 
 
-def _bucket(event: bytes, head: Head) -> tuple[Hashable, ...]:
-    """Return what equal events have in common whatever their form, and different ones seldom do."""
+def _bucket(event: bytes, head: Head) -> int:
+    """Return what equal events have in common whatever their form, and different ones seldom do.
+
+    A number, because a million pending events have one each: a tuple would cost three times that, and keep the collector busy.
+    """
     if head.block_hashes:
-        return head.type, head.facets, head.block_hashes[0]
+        return hash((head.type, head.facets, head.block_hashes[0]))
     # Nothing cheap tells such events apart, and a search among thousands of them would be slow.
-    return head.type, hash(identity_of(event))
+    return hash((head.type, identity_of(event)))

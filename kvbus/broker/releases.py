@@ -118,9 +118,7 @@ class Releases:
         firsts: list[list[bool] | None] | None = [] if self._counts_copies else None
         withdrawn = self.residency.fold(released, heads, stamp, firsts)
         self._append(released, heads, stamp, firsts, described)
-        if withdrawn:
-            self.withdrawn_count += len(withdrawn)
-            self._append(withdrawn, [read_head(event) for event in withdrawn], stamp)
+        self._append_withdrawn(withdrawn, stamp)
 
     def put_part(self, sheet: RawSheet, start: int, stop: int, stamp: float) -> None:
         """Put some events of a sheet into runs, in one piece where nobody but the views has to know of them.
@@ -135,20 +133,27 @@ class Releases:
         """
         is_all = start == 0 and stop == sheet.count
         read = sheet.read()
-        if read.form is None or self.residency is not None or self.descriptions is not None:
+        if read.form is None or self._counts_copies or self.descriptions is not None:
             events = sheet.events()
-            if is_all:
-                self.put(events, read.heads, stamp)
-            else:
-                self.put(events[start:stop], read.heads[start:stop], stamp)
+            self.put(events if is_all else events[start:stop], read.heads if is_all else read.heads[start:stop], stamp)
             return
         self.put_count += stop - start
+        withdrawn: list[bytes] = []
+        if self.residency is not None:
+            withdrawn = self.residency.fold(sheet.events()[start:stop], read.heads[start:stop], stamp)
         if is_all and sheet.count <= self._flush_events and sheet.size_bytes <= self._flush_bytes:
             run = self._run_with_room(read.form, sheet.count, sheet.size_bytes, stamp)
             run.extend(sheet.region(), sheet.events, read.facets, read.kinds, stamp)
             self._finish_full(run)
         else:
             self._put_cut(sheet, read.form, start, stop, stamp)
+        self._append_withdrawn(withdrawn, stamp)
+
+    def _append_withdrawn(self, withdrawn: list[bytes], stamp: float) -> None:
+        """Put removals of what the residency had to forget behind what made it do so."""
+        if withdrawn:
+            self.withdrawn_count += len(withdrawn)
+            self._append(withdrawn, [read_head(event) for event in withdrawn], stamp)
 
     def _put_cut(self, sheet: RawSheet, form: Form, start: int, stop: int, stamp: float) -> None:
         """Put events of a sheet into runs, as many at a time as a run takes."""
