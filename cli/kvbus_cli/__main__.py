@@ -1,4 +1,4 @@
-"""Where `kvbus` and `python -m kvbus_cli` begin: Ctrl-C while modules load ends quietly, and then the command line runs."""
+"""Where `kvbus` and `python -m kvbus_cli` begin: until a command does, Ctrl-C ends it quietly."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ __all__ = ["run"]
 
 def run() -> None:
     """Run the command line; the entry point of the script `kvbus`."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:
-        # It ends us as a signal does. Nobody wants to read in which import it struck.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # It ends us as a signal does, until a command takes over (`reporting`). Nobody wants to read in which import it struck.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from kvbus_cli.main import run as run_commands
 
-    signal.signal(signal.SIGINT, before)
     run_commands()
 
 

@@ -24,14 +24,14 @@ def complain(text: str) -> None:
 def reporting() -> Iterator[None]:
     """Turn what may go wrong in a command into one line on stderr and an exit code; no traceback.
 
-    SIGTERM is as Ctrl-C, in commands that have nothing better to do with it: an end on request. A closed stdout
+    Ctrl-C is an end on request, and so is SIGTERM in commands that have nothing better to do with it. A closed stdout
     (`kvbus tail | head`) ends quietly. Anything not listed here is a bug and keeps its traceback.
 
     Raises:
         typer.Exit: With a code of `Exit`, for every failure that it understands.
     """
     try:
-        with _sigterm_as_ctrl_c():
+        with _ends_on_signals():
             yield
             sys.stdout.flush()
     except ConfigError as error:
@@ -57,15 +57,16 @@ def reporting() -> Iterator[None]:
 
 
 @contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """While active, let SIGTERM raise what Ctrl-C raises, unless somebody has said something else about it."""
-    is_ours = (
-        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    )
-    if is_ours:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _ends_on_signals() -> Iterator[None]:
+    """While active, let Ctrl-C and SIGTERM raise `KeyboardInterrupt`, unless somebody has said something else about them."""
+    is_main = threading.current_thread() is threading.main_thread()
+    ours = [
+        number for number in (signal.SIGINT, signal.SIGTERM) if is_main and signal.getsignal(number) == signal.SIG_DFL
+    ]
+    for number in ours:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        if is_ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
