@@ -124,7 +124,7 @@ class Doors:
         allowed = options.curve.allowed if isinstance(options.curve, CurveServer) else None
         has_gate = binds and (allowed is not None or connections_max > 0)
         if has_gate:
-            options = msgspec.structs.replace(options, gate_domain=name[:DOMAIN_BYTES_MAX])
+            options = msgspec.structs.replace(options, gate_domain=_domain_of(name))
             self._open_gate()
         bound = open_socket(self._context, kind, endpoint, options, binds_by_default=binds_by_default, watches=True)
         is_encrypted = options.curve is not None and endpoint.transport != "inproc"
@@ -149,6 +149,8 @@ class Doors:
         self._cut_off.pop(name, None)
         if door is not None and self._of_watch.pop(door.watch.socket, None) is not None:
             self._poller.unregister(door.watch.socket)
+        if door is not None and self._gate is not None:
+            self._gate.dismiss(_domain_of(name))
 
     def allow(self, name: str, allowed: frozenset[bytes] | None) -> None:
         """Let others in from now on, at a socket that has a list.
@@ -158,7 +160,7 @@ class Doors:
             allowed: Public keys, 32 bytes each; `None` = anybody.
         """
         if self._gate is not None:
-            self._gate.allow(name[:DOMAIN_BYTES_MAX], allowed)
+            self._gate.allow(_domain_of(name), allowed)
 
     def take(self, socket: object, now_ns: int) -> bool:
         """Do what there is to do for something that the poller found ready.
@@ -273,7 +275,12 @@ class Doors:
             meaning = meaning_of(news.reason, binds=door.is_bound)
             refused = Refused(door.name, door.url, news.reason, meaning, news.peers_count)
             if self._gate is not None and news.reason in ("unknown_key", "connections_max"):
-                denied = self._gate.denied.get(door.name[:DOMAIN_BYTES_MAX])
+                denied = self._gate.denied.get(_domain_of(door.name))
                 if denied is not None:
                     refused = refused._replace(address=denied.address, public_key=denied.public_key)
             self._tell(refused)
+
+
+def _domain_of(name: str) -> str:
+    """Return what the gate calls a socket: its name, as far as ZeroMQ takes it."""
+    return name.encode()[:DOMAIN_BYTES_MAX].decode(errors="ignore")

@@ -131,6 +131,15 @@ class Gate:
         """
         self._doors[domain.encode()].allowed = allowed
 
+    def dismiss(self, domain: str) -> None:
+        """Let nobody in any more at a socket; one that is not known is no matter.
+
+        Args:
+            domain: Of the socket.
+        """
+        self._doors.pop(domain.encode(), None)
+        self.denied.pop(domain, None)
+
     def answer(self, now_ns: int) -> None:
         """Answer what has been asked, without waiting.
 

@@ -65,6 +65,8 @@ class Keyring:
         """
         if problems := list(config.problems()):
             raise ConfigError(problems)
+        if config != CurveConfig():
+            check_curve("curve")
         self._config = config
         self._secret_key = (
             None
@@ -149,6 +151,7 @@ def new_key_pair(path: str) -> KeyPairFiles:
         stem = stem.removesuffix(suffix)
     if not os.path.basename(stem):
         raise ConfigError([Problem("PATH", path, "names no file, as in /etc/kvbus/broker")])
+    check_curve("PATH")
     public_key, secret_key = (key.decode() for key in zmq.curve_keypair())
     public_lines = f'metadata\ncurve\n    public-key = "{public_key}"\n'
     secret_path, public_path = stem + SECRET_SUFFIX, stem + PUBLIC_SUFFIX
@@ -159,6 +162,20 @@ def new_key_pair(path: str) -> KeyPairFiles:
         os.unlink(secret_path)
         raise
     return KeyPairFiles(secret_path, public_path, public_key)
+
+
+def check_curve(field: str) -> None:
+    """Check that this ZeroMQ can encrypt.
+
+    Args:
+        field: Flag or key to name in errors.
+
+    Raises:
+        ConfigError: It was built without CURVE.
+    """
+    if not zmq.has("curve"):
+        reason = "this pyzmq was built without CURVE; its own wheels have it"
+        raise ConfigError([Problem(field, f"libzmq {zmq.zmq_version()}", reason)])
 
 
 def read_secret_key(path: str, field: str) -> str:

@@ -64,6 +64,19 @@ def test_a_loop_without_keys_and_limits_has_no_gate(loop: Loop) -> None:
         assert not loop.doors.take(object(), 0)
 
 
+def test_who_is_forgotten_lets_nobody_in(loop: Loop, zmq_context: ZmqContext) -> None:
+    """Names as long as anybody likes, in any script."""
+    guest, name = Loop(zmq_context), "ü" * 200
+    with loop.doors.open(name, zmq.PUB, Endpoint.parse(ANY), server_options(SERVER, GOOD)) as bound:
+        options = client_options(GOOD, SERVER, reconnect_max_ms=60_000)
+        with guest.doors.open("us", zmq.SUB, Endpoint.parse(bound.url), options):
+            loop.until(lambda: guest.doors.status()[0].connections == 1, guest)
+            guest.doors.forget("us")
+        loop.doors.forget(name)
+        with guest.doors.open("again", zmq.SUB, Endpoint.parse(bound.url), options):
+            loop.until(lambda: guest.doors.status()[-1].refused["refused"] == 1, guest)
+
+
 def test_who_is_refused_is_told_with_what_is_known_of_it(loop: Loop, zmq_context: ZmqContext) -> None:
     guest = Loop(zmq_context)
     with loop.doors.open("views", zmq.PUB, Endpoint.parse(ANY), server_options(SERVER, GOOD)) as bound:

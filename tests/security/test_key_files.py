@@ -175,6 +175,16 @@ def test_what_one_side_lacks_is_said(tmp_path: Path) -> None:
     assert Keyring.of(None) is None
 
 
+def test_a_zeromq_without_curve_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Distributions build it so; «invalid argument» would help nobody."""
+    monkeypatch.setattr(zmq, "has", lambda capability: False)
+    with pytest.raises(ConfigError, match="built without CURVE"):
+        Keyring(CurveConfig(server_key="x"))
+    with pytest.raises(ConfigError, match="built without CURVE"):
+        new_key_pair(str(tmp_path / "a"))
+    Keyring(CurveConfig())
+
+
 def test_a_client_without_a_file_has_a_pair_for_this_run() -> None:
     """To look at a view that lets anybody in, nobody should have to make keys."""
     server_key = zmq.curve_keypair()[0].decode()
