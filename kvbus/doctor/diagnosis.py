@@ -93,8 +93,8 @@ def summarise(evidence: Evidence) -> Summary:
         ranks.append(None)
     return Summary(
         name=target.name,
-        endpoint=str(target.endpoint),
-        replay=None if target.replay is None else str(target.replay),
+        endpoint=target.endpoint.url,
+        replay=None if target.replay is None else target.replay.url,
         is_connected=evidence.is_reached,
         engine=engine_of(contents.looks),
         batches=sum(record.numbers.count for record in heard.topics.values()),

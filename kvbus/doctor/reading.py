@@ -72,7 +72,7 @@ def router_findings(evidence: Evidence, router: str) -> Iterator[Finding]:
 
     Args:
         evidence: What was seen of it.
-        router: One of `ROUTERS`, or empty: then only those that cannot read them at all are named.
+        router: One of `ROUTERS`, or empty: then it is told of all of them in a line, where a worker is looked at.
     """
     contents, target = evidence.heard.contents, evidence.target
     if not contents.batches:
@@ -81,6 +81,8 @@ def router_findings(evidence: Evidence, router: str) -> Iterator[Finding]:
     if router:
         yield from _one_router(contents, router, target.name, remedy)
         return
+    if target.role is Role.VIEW:
+        return  # it was set up for somebody, and nobody else need read it
     verdicts: dict[str, list[str]] = {"reads": [], "drops": [], "misreads": [], "refuses": []}
     for name in ROUTERS:
         harms = {objection.harm for objection in objections(name, contents.traits, contents.media)}

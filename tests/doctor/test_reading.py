@@ -114,5 +114,10 @@ def test_without_a_router_all_are_judged_in_a_line():
     assert "aibrix would lose whole batches" in finding.seen
 
 
+def test_a_view_is_judged_only_for_who_is_named():
+    """It was set up for one consumer; that others could not read it is no news."""
+    assert [] == judged("", stored(1), role=Role.VIEW)
+
+
 def test_nothing_heard_is_not_judged():
     assert [] == list(router_findings(evidence(), "dynamo"))
