@@ -86,7 +86,7 @@ class BrokerLoop:
         self.node = self._make_node()
         self.endpoints: dict[str, str] = {}
         self.turned_at_ns = 0
-        self._meter = Meter()
+        self._meter = Meter(clock=time.time)
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wake_lock = threading.Lock()
         self._is_wake_open = False

@@ -11,10 +11,11 @@ one that is no wall clock's.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 
 from kvbus.broker.rankgroup import MILLISECONDS_FROM
 
-__all__ = ["AGE_BOUNDS_S", "FORWARD_BOUNDS_S", "Histogram", "Meter"]
+__all__ = ["AGE_BOUNDS_S", "FORWARD_BOUNDS_S", "TURN_S", "Histogram", "Meter"]
 
 AGE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """From a rank in lockstep on the same machine to the age at which a vote does not count any more."""
@@ -24,6 +25,9 @@ FORWARD_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 
 
 AHEAD_S = 0.001
 """A stamp up to so far in the future counts as now: wall clocks of one machine read a moment apart need not agree better."""
+
+TURN_S = 0.05
+"""The same for a time that is only known as that of a turn's beginning: what came during the turn may have been stamped later."""
 
 NO_CLOCK_S = 1e8
 """Three years: a batch as old as that was stamped by no wall clock, and one time of day of it would spoil every average."""
@@ -72,13 +76,15 @@ class Meter:
         forwards: Time from taking the first message behind an output batch to handing that to ZeroMQ, seconds, by view.
     """
 
-    def __init__(self, wall_ns: int = 0) -> None:
+    def __init__(self, wall_ns: int = 0, clock: Callable[[], float] | None = None) -> None:
         """Begin with nothing measured.
 
         Args:
             wall_ns: Distance of the two clocks.
+            clock: Tells the wall clock's time, seconds since the epoch, more exactly than the beginning of a turn does.
         """
         self.wall_ns = wall_ns
+        self._clock = clock
         self.ages: dict[str, Histogram] = {}
         self.unknown: dict[str, dict[str, int]] = {}
         self.forwards: dict[int, Histogram] = {}
@@ -95,7 +101,8 @@ class Meter:
 
         Cost: under a microsecond a batch.
         """
-        age_s = (now_ns + self.wall_ns) / 1e9 - (ts if ts < MILLISECONDS_FROM else ts / 1000)
+        now_s = (now_ns + self.wall_ns) / 1e9 if self._clock is None else self._clock()
+        age_s = now_s - (ts if ts < MILLISECONDS_FROM else ts / 1000)
         if not -AHEAD_S <= age_s < NO_CLOCK_S:
             unknown = self.unknown.setdefault(group, {"ahead": 0, "no_clock": 0})
             unknown["ahead" if age_s < -AHEAD_S else "no_clock"] += events

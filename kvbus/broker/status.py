@@ -9,7 +9,7 @@ import msgspec
 
 from kvbus.aggregate.accounts import Accounting
 from kvbus.broker.intake import Intake, Stream
-from kvbus.broker.meter import Histogram, Meter
+from kvbus.broker.meter import TURN_S, Histogram, Meter
 from kvbus.broker.output import Output
 from kvbus.broker.presence import WorkerState
 from kvbus.broker.rankgroup import MILLISECONDS_FROM, RankGroup
@@ -380,6 +380,7 @@ def _stream(stream: Stream, meter: Meter | None, now_ns: int | None) -> StreamSt
         age_s = None if now_ns is None else max(0, now_ns - at_ns) / 1e9
         if meter is not None:
             lag_s = (at_ns + meter.wall_ns) / 1e9 - (ts if ts < MILLISECONDS_FROM else ts / 1000)
+            lag_s = 0.0 if -TURN_S < lag_s < 0 else lag_s
     return StreamStatus(
         topic=stream.topic.decode(errors="replace"),
         data_parallel_rank=stream.data_parallel_rank,

@@ -64,3 +64,11 @@ def test_the_time_to_forward_ends_when_the_batch_is_sent() -> None:
     assert 1 == meter.forwards[0].counts[FORWARD_BOUNDS_S.index(0.001)]
     meter.sent(9 * MS)
     assert 2 == sum(sum(forwards.counts) for forwards in meter.forwards.values())
+
+
+def test_what_is_stamped_during_a_turn_is_not_from_the_future() -> None:
+    """A turn under load takes milliseconds, and a batch that came in the middle of it was stamped after its beginning."""
+    meter = Meter(wall_ns=1_000 * S, clock=lambda: 1_000.02)
+    meter.released("g", 1_000.01, 1, 0)
+    assert {} == meter.unknown
+    assert 1 == meter.ages["g"].counts[AGE_BOUNDS_S.index(0.01)]
