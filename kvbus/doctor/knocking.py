@@ -21,6 +21,10 @@ __all__ = ["knock_at"]
 
 _READ_BYTES = 4_096
 
+_WEB = b"GET / HTTP/1.0\r\n\r\n"
+_WEB_S = 1.0
+"""How long a web server may take to answer what it cannot."""
+
 
 def knock_at(endpoints: Sequence[Endpoint], seconds: float) -> list[Knock]:
     """Try to reach each of several endpoints.
@@ -33,6 +37,18 @@ def knock_at(endpoints: Sequence[Endpoint], seconds: float) -> list[Knock]:
         What came of it, in the same order.
     """
     visits = [_Visit(endpoint) for endpoint in endpoints]
+    _go(visits, seconds)
+    # Who says nothing may be a web server, which waits for a whole line.
+    again = {index: _Visit(endpoints[index], _WEB) for index, visit in enumerate(visits) if visit.has_heard_nothing}
+    _go(list(again.values()), min(seconds, _WEB_S))
+    for index, visit in again.items():
+        if visit.knock.greeting is not None and visit.knock.greeting.stage is Stage.FOREIGN:
+            visits[index] = visit
+    return [visit.knock for visit in visits]
+
+
+def _go(visits: Sequence[_Visit], seconds: float) -> None:
+    """Pay visits, all at once."""
     until = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector:
         for visit in visits:
@@ -48,7 +64,6 @@ def knock_at(endpoints: Sequence[Endpoint], seconds: float) -> list[Knock]:
                     visit.socket.close()
     for visit in visits:
         visit.socket.close()
-    return [visit.knock for visit in visits]
 
 
 class _Visit:
@@ -59,12 +74,20 @@ class _Visit:
         knock: What has come of it so far.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, says: bytes = b"") -> None:
         self._endpoint = endpoint
         self._handshake = Handshake()
+        if says:
+            self._handshake.to_send = says
+        self._has_heard = False
         self._is_connected = False
         self.socket = socket.socket()
         self.knock = Knock(Contact.UNREACHABLE, detail="no answer in time")
+
+    @property
+    def has_heard_nothing(self) -> bool:
+        """Whether somebody took the connection and has not said a byte."""
+        return self.knock.contact is Contact.SILENT and not self._has_heard
 
     def begin(self) -> bool:
         """Begin to connect; false if it is over already."""
@@ -106,6 +129,7 @@ class _Visit:
         if not data:
             self.knock = Knock(Contact.CLOSED, self.knock.greeting)
             return False
+        self._has_heard = True
         greeting = self._handshake.receive(data)
         is_over = greeting.stage is not Stage.BEGUN
         self.knock = Knock(Contact.GREETED if is_over else Contact.SILENT, greeting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 import pytest
 import zmq
@@ -64,11 +65,32 @@ def test_who_says_nothing_is_left_in_time():
         assert Contact.SILENT is knock(f"tcp://127.0.0.1:{server.getsockname()[1]}", 0.05).contact
 
 
+def test_a_web_server_that_waits_for_a_line():
+    """It says nothing to a greeting that ends no line; asked in its own way, it is known."""
+
+    def serve() -> None:
+        held = []
+        for _ in range(2):
+            connection, _ = server.accept()
+            held.append(connection)
+            data = connection.recv(64)
+            if b"\r\n\r\n" in data:
+                connection.sendall(b"HTTP/1.0 404 Not Found\r\n\r\n")
+        for connection in held:
+            connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        greeting = knock(f"tcp://127.0.0.1:{server.getsockname()[1]}", 0.2).greeting
+        thread.join()
+    assert (Stage.FOREIGN, "HTTP/1.0 404 Not Found") == (greeting.stage, greeting.opening)
+
+
 def test_who_hangs_up():
     """The backlog takes the connection, and closing the listener resets it."""
     server = socket.create_server(("127.0.0.1", 0))
     url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-    import threading
 
     def serve() -> None:
         connection, _ = server.accept()
