@@ -398,8 +398,7 @@ def receive_triples(socket: ZmqSocket, topic: bytes, limit: int, bytes_max: int)
             if frames[0] == topic:
                 frames.append(_recv(socket, _NOBLOCK))
                 if len(frames[1]) == _SEQ_BYTES:
-                    payload = _recv(socket, _NOBLOCK)
-                    frames.append(payload)
+                    frames.append(payload := _recv(socket, _NOBLOCK))
                     messages.append(frames)
                     size += len(payload)
                     continue

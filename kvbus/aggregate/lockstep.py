@@ -233,6 +233,16 @@ class LockstepAggregator(KVEventAggregator[E]):
             self._make_room(out)
         return []
 
+    def sheets_from(self, sheet: Sheet[E], count: int) -> list[Any]:
+        """Return a sheet of the lane and those behind it.
+
+        Args:
+            sheet: In the lane.
+            count: At most so many, ≥ 1.
+        """
+        index = sheet.serial - self._dropped
+        return self._sheets[index : index + count]
+
     def following(self, sheet: Sheet[E]) -> Sheet[E] | None:
         """Return the sheet behind one that is in the lane; `None` behind the last."""
         index = sheet.serial - self._dropped + 1

@@ -31,6 +31,12 @@ from kvbus.wire.frames import END_SEQ
 
 __all__ = ["follow"]
 
+MESSAGE_FRAMES = 3
+"""Topic, number, payload."""
+
+LEAD_MESSAGES = 64
+"""Batches of a leader that are read before the first of them is counted."""
+
 
 def follow(
     stream: Stream,
@@ -56,80 +62,100 @@ def follow(
 
     Cost: 0.9 µs a message, and 3 µs.
     """
-    group, receiver = stream.rank_group, stream.receiver
+    group, receiver, topic = stream.rank_group, stream.receiver, stream.topic
     seq_frame = receiver.expected
     place = group.known_place(stream.worker_id, now_ns) if seq_frame else None
     if place is None:
         return 0
     if place.sheet is None:
-        return _lead(stream, place, messages[start], now_ns, recorder=recorder, meter=meter)
-    lane, topic = group.lane, stream.topic
+        return _lead(stream, place, messages, start, now_ns, recorder=recorder, meter=meter)
+    lane = group.lane
     assert lane is not None
-    following = lane.following
-    sheet: Sheet[bytes] | None = place.sheet
-    index, seq = place.index, int.from_bytes(seq_frame, "big")
+    seq = first = int.from_bytes(seq_frame, "big")
+    stop = min(len(messages), start + END_SEQ - first)
+    sheets = [] if place.index else lane.sheets_from(place.sheet, stop - start)
     payloads: list[bytes] = []
-    counts: list[int] = []
     stamps: list[float] = []
-    for frames in islice(messages, start, None):
-        if sheet is None or len(frames) != 3 or frames[1] != seq_frame or frames[0] != topic:
+    # Whole sheets first, in as few steps as there are; whatever is left then is looked at more closely.
+    for frames, sheet in zip(islice(messages, start, None), sheets, strict=False):
+        if len(frames) != MESSAGE_FRAMES or frames[1] != seq_frame or frames[0] != topic:
             break
-        assert isinstance(sheet, RawSheet)
-        payload = frames[2]
-        ts = None if index else sheet.ts_if_whole(payload)
-        if ts is not None:
-            counts.append(sheet.count)
-            sheet = following(sheet)
-        else:
-            count, is_whole, sheet, index = prove(payload, sheet, index, following)
-            if not is_whole:
-                break
-            counts.append(count)
-            ts = ts_of(payload)
-        payloads.append(payload)
+        ts = sheet.ts_if_whole(frames[2])
+        if ts is None:
+            break
+        payloads.append(frames[2])
         stamps.append(ts)
         seq += 1
-        if seq >= END_SEQ:
+        seq_frame = seq.to_bytes(8, "big")
+    counts = [sheet.count for sheet in sheets[: len(payloads)]]
+    here: Sheet[bytes] | None = place.sheet
+    index = place.index
+    if payloads:
+        here, index = lane.following(sheets[len(payloads) - 1]), 0
+    for frames in islice(messages, start + len(payloads), stop):
+        if here is None or len(frames) != MESSAGE_FRAMES or frames[1] != seq_frame or frames[0] != topic:
             break
+        count, is_whole, here, index = prove(frames[2], here, index, lane.following)
+        if not is_whole:
+            break
+        counts.append(count)
+        payloads.append(frames[2])
+        stamps.append(ts_of(frames[2]))
+        seq += 1
         seq_frame = seq.to_bytes(8, "big")
     if payloads:
-        receiver.accept_all_expected(payloads, now_ns)
-        stream.batches_count += len(payloads)
-        stream.newest = stamps[-1], now_ns
+        _took(stream, payloads, stamps[-1], now_ns, recorder)
         completed = group.follow(place, counts, stamps, now_ns)
         if meter is not None:
             for ts, events in completed:
                 meter.released(group.group, ts, events, now_ns)
-        if recorder is not None:
-            for number, payload in enumerate(payloads, seq - len(payloads)):
-                recorder.took(stream.number, number, payload, now_ns)
     return len(payloads)
 
 
 def _lead(
     stream: Stream,
     place: Place[bytes],
-    frames: Sequence[bytes],
+    messages: Sequence[Sequence[bytes]],
+    start: int,
     now_ns: int,
     *,
     recorder: Recorder | None,
     meter: Meter | None,
 ) -> int:
-    """Count a message of a worker that is ahead of all others; of the most usual kind, and next in its stream."""
-    receiver = stream.receiver
-    if len(frames) != 3 or frames[1] != receiver.expected or frames[0] != stream.topic:
-        return 0
-    payload = frames[2]
-    sheet = sheet_as_sent(payload, stream.data_parallel_rank)
-    if sheet is None:
-        return 0
-    receiver.accept_expected(payload, now_ns)
-    if recorder is not None:
-        recorder.took(stream.number, int.from_bytes(frames[1], "big"), payload, now_ns)
-    ts = ts_of(payload)
-    stream.batches_count += 1
+    """Count messages of a worker that is ahead of all others, up to the first that is not the next, or not of the usual kind."""
+    group, topic, seq_frame = stream.rank_group, stream.topic, stream.receiver.expected
+    lane = group.lane
+    assert lane is not None
+    seq = first = int.from_bytes(seq_frame, "big")
+    payloads: list[bytes] = []
+    sheets: list[RawSheet] = []
+    for frames in islice(messages, start, start + min(LEAD_MESSAGES, END_SEQ - first)):
+        if len(frames) != MESSAGE_FRAMES or frames[1] != seq_frame or frames[0] != topic:
+            break
+        sheet = sheet_as_sent(frames[2], stream.data_parallel_rank)
+        if sheet is None:
+            break
+        payloads.append(frames[2])
+        sheets.append(sheet)
+        seq += 1
+        seq_frame = seq.to_bytes(8, "big")
+    if payloads:
+        _took(stream, payloads, ts_of(payloads[-1]), now_ns, recorder)
+    for payload, sheet in zip(payloads, sheets, strict=True):
+        ts = ts_of(payload)
+        released = group.lead(place, sheet, ts, now_ns)
+        if released and meter is not None:
+            meter.released(group.group, ts, released, now_ns)
+    return len(payloads)
+
+
+def _took(stream: Stream, payloads: list[bytes], ts: float, now_ns: int, recorder: Recorder | None) -> None:
+    """Move a stream past batches that are being counted; the last of them has a time."""
+    first_seq = stream.receiver.position
+    assert first_seq is not None
+    stream.receiver.accept_all_expected(payloads, now_ns)
+    stream.batches_count += len(payloads)
     stream.newest = ts, now_ns
-    released = stream.rank_group.lead(place, sheet, ts, now_ns)
-    if released and meter is not None:
-        meter.released(stream.rank_group.group, ts, released, now_ns)
-    return 1
+    if recorder is not None:
+        for seq, payload in enumerate(payloads, first_seq):
+            recorder.took(stream.number, seq, payload, now_ns)

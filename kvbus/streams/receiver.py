@@ -155,8 +155,7 @@ class StreamReceiver:
         """
         order = self._order
         mark = order.mark
-        for payload in payloads:
-            mark.take(payload)
+        mark.take_all(payloads)
         seq = mark.position
         assert seq is not None
         mark.live_seq = seq - 1

@@ -17,6 +17,7 @@ Numbers alone cannot see a restart whose first new numbers were lost and which h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -168,6 +169,23 @@ class Watermark:
         assert position < END_SEQ
         self._prints[position % REMEMBERED] = payload if len(payload) <= KEPT_WHOLE_BYTES else print_of(payload)
         self.position = position + 1
+        self.is_fresh = False
+
+    def take_all(self, payloads: Sequence[bytes]) -> None:
+        """Move past several batches, as `take` would one after the other.
+
+        Args:
+            payloads: Their bytes, in order; not empty.
+
+        Cost: 0.1 µs for each of the last `REMEMBERED`.
+        """
+        position = self.position
+        assert position is not None
+        self.position = stop_seq = position + len(payloads)
+        assert stop_seq <= END_SEQ
+        prints = self._prints
+        for seq, payload in enumerate(payloads[-REMEMBERED:], max(position, stop_seq - REMEMBERED)):
+            prints[seq % REMEMBERED] = payload if len(payload) <= KEPT_WHOLE_BYTES else print_of(payload)
         self.is_fresh = False
 
     def skip(self, stop_seq: int) -> None:

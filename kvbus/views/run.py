@@ -85,6 +85,7 @@ class Run:
         "_cuts",
         "_events",
         "_kinds",
+        "_learnt",
         "_regions",
         "_selections",
         "_spec_kinds",
@@ -136,6 +137,7 @@ class Run:
         self.model = model
         self.since_ns = since_ns
         self._spec_kinds = spec_kinds
+        self._learnt: Facets | None = None
         self._regions: list[Buffer] = []
         self._cuts: list[bytes | Callable[[], list[bytes]]] = []
         self._events: list[bytes] = []
@@ -193,7 +195,9 @@ class Run:
         Cost: 1 µs, and a few nanoseconds an event.
         """
         for each in kinds if kinds is not None else {id(each): each for each in facets}.values():
-            self._spec_kinds.learn(each)
+            if each is not self._learnt:
+                self._spec_kinds.learn(each)
+                self._learnt = each
         self._regions.append(region)
         self._cuts.append(cut)
         self.facets += facets

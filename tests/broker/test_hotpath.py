@@ -9,8 +9,9 @@ import pytest
 from kvbus.broker.node import BrokerNode
 from kvbus.config import BrokerConfig, ViewConfig, WorkerConfig
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored
+from kvbus.streams.receiver import StreamReceiver
 from kvbus.wire.envelope import join_batch, split_batch
-from kvbus.wire.frames import live_message
+from kvbus.wire.frames import END_SEQ, live_message
 from kvbus.wire.identity import identity_of
 from kvbus.wire.writing import encode_event
 
@@ -178,3 +179,23 @@ def test_batches_that_are_expected_are_not_opened(monkeypatch):
     assert [identity_of(event) for event in events] == said(node)
     # The first batch of a stream shows which stream it is, and is opened twice; the others are not even where they come first.
     assert 4 * 2 == len(opened)
+
+
+def test_the_end_mark_is_never_the_number_of_a_batch():
+    """The number behind the last one is the end mark of a replay, whatever comes with it."""
+    node = node_of(2, True)
+    last = END_SEQ - 1
+    events = [encode_event(BlockRemoved([number], "GPU"), "map") for number in range(4)]
+    for worker in range(2):
+        node.receive(worker, live_message(b"kv", 0, join_batch(0.0, events[:1], 0)), MS)
+        (stream,) = node.sources[worker].streams.values()
+        stream.receiver = StreamReceiver(can_replay=False, rng=random.Random(0), start_seq=last - 1)
+        messages = [
+            [b"kv", number.to_bytes(8, "big"), join_batch(1.0, [event], 0)]
+            for number, event in zip((last - 1, last, END_SEQ), events[1:], strict=True)
+        ]
+        node.receive_all(worker, messages, MS)
+        assert END_SEQ == stream.receiver.position
+    assert 2 == node.refusals.counts["seq_frame"]
+    node.flush()
+    assert [identity_of(event) for event in events[:3]] == said(node)

@@ -90,3 +90,16 @@ def test_large_payloads_are_told_apart_too() -> None:
     assert [True, False, False] == [mark.is_same(0, payload) for payload in (large, large + b"x", b"\1" + large[1:])]
     assert mark.witness is not None
     assert not isinstance(mark.witness.print, bytes)
+
+
+@pytest.mark.parametrize("count", [1, 2, REMEMBERED - 1, REMEMBERED, REMEMBERED + 1, 3 * REMEMBERED + 5])
+def test_many_at_once_are_taken_as_one_by_one(count: int) -> None:
+    payloads = [b"%d" % number + bytes(KEPT_WHOLE_BYTES if number % 7 == 3 else 0) for number in range(count)]
+    one, many = Watermark(5), Watermark(5)
+    for payload in payloads:
+        one.take(payload)
+    many.take_all(payloads)
+    assert (one.position, one.is_fresh) == (many.position, many.is_fresh)
+    for seq in range(5 + count):
+        for payload in (b"other", payloads[seq - 5] if seq >= 5 else b""):
+            assert one.is_same(seq, payload) == many.is_same(seq, payload)
