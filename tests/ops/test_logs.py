@@ -133,7 +133,7 @@ def test_nobody_waits_for_a_stderr_that_nobody_reads() -> None:
     assert left_out >= 90
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(28, "no space"), ValueError("closed")])
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(28, "no space"), ValueError("closed")])
 def test_a_stderr_that_has_gone_ends_nothing(error: Exception) -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:

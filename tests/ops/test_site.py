@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import sys
+import threading
+import time
 
 import msgspec
 import pytest
@@ -10,13 +14,14 @@ import pytest
 from kvbus.broker.server import Broker
 from kvbus.errors import ConfigError
 from kvbus.events import BlockRemoved
+from kvbus.ops import report as report_module
 from kvbus.ops import site as site_module
 from kvbus.ops.report import Report
 from kvbus.ops.site import Site, open_site
 from kvbus.ops.web import Question
 from tests.broker.playbook import Playbook
 from tests.broker.real import real_broker, wait_for
-from tests.ops.standin import StandIn, get
+from tests.ops.standin import WAIT_S, StandIn, get
 
 
 def ask(broker: StandIn, path: str) -> tuple[int, bytes]:
@@ -146,3 +151,42 @@ def test_g56_a_broker_to_which_nothing_comes_shows_noughts(zmq_context) -> None:
         body = get(port, "/metrics")[1]
         assert b"kvbus_batches_received_total 0.0\n" in body
         assert b'kvbus_view_events_total{outcome="sent",view="all"} 0.0\n' in body
+
+
+def test_a_real_loop_that_hangs_is_seen_from_outside(zmq_context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process lives and listens, and nothing moves any more: the probe has to fail, and to do so at once."""
+    monkeypatch.setattr(report_module, "SILENCE_MAX_S", 0.2)
+    may_go_on = threading.Event()
+    with real_broker(zmq_context, 1) as (broker, _, _), open_site(broker, "127.0.0.1:0") as site:
+        port = int(site.url.rpartition(":")[2])
+        assert 200 == get(port, "/healthz")[0].status
+        hanging = threading.Thread(target=lambda: broker._call(lambda: may_go_on.wait(WAIT_S)))
+        hanging.start()
+        try:
+            until_s = time.monotonic() + WAIT_S
+            while get(port, "/healthz")[0].status == 200:
+                assert time.monotonic() < until_s
+            assert 503 == get(port, "/readyz")[0].status
+            assert b"kvbus_up 0.0\n" in get(port, "/metrics")[1]
+        finally:
+            may_go_on.set()
+            hanging.join()
+        while get(port, "/healthz")[0].status == 503:
+            assert time.monotonic() < until_s
+
+
+def test_g64_reports_leak_nothing() -> None:
+    """A scrape every few seconds for months."""
+    broker = well()
+    site = Site(broker)
+    questions = [Question(path, "") for path in ("/status.json", "/readyz", "/metrics")]
+
+    def ask_all(times: int) -> int:
+        for _ in range(times):
+            for question in questions:
+                site.answer(question)
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    before = ask_all(20)
+    assert ask_all(100) - before < 500
