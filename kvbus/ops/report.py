@@ -98,6 +98,7 @@ class Observer:
         self.endpoints = dict(broker.endpoints)
         self._broker = broker
         self._started_s = time.time()
+        self._version = version("kvbus")
         self._lock = threading.Lock()
         self._status: BrokerStatus | None = None
         self._fresh_until_s = 0.0
@@ -116,7 +117,7 @@ class Observer:
         if state == "running" and status is None:
             state = "stuck"
         return Report(
-            version=version("kvbus"),
+            version=self._version,
             at_s=time.time(),
             started_s=self._started_s,
             state=state,
