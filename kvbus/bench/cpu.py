@@ -51,8 +51,14 @@ def cpu_time(pid: int) -> CpuTime:
     main_ns = io_ns = 0
     try:
         for task in (_PROC / str(pid) / "task").iterdir():
-            used_ns = int((task / "schedstat").read_bytes().split()[0])
-            if (task / "comm").read_bytes().startswith(b"ZMQbg/"):
+            try:
+                used_ns = int((task / "schedstat").read_bytes().split()[0])
+                name = (task / "comm").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                if task.parent.exists() and not task.exists():
+                    continue  # a thread that has just ended
+                raise
+            if name.startswith(b"ZMQbg/"):
                 io_ns += used_ns
             else:
                 main_ns += used_ns

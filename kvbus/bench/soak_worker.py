@@ -43,7 +43,7 @@ LATE_STEPS_MAX = 200
 AWAY_S = 0.3
 LINGER_MS = 2000
 
-RING_BATCHES = 2000
+RING_BATCHES = 10_000
 
 
 def run(role: str, channel: Channel, arguments: dict[str, Any]) -> None:
