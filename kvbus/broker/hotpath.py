@@ -20,7 +20,7 @@ Reading and keeping the first copy costs 4 µs a batch and 2.5 µs an event; a r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 
 from kvbus.aggregate.lockstep import Place, Sheet
 from kvbus.broker.intake import Stream
@@ -87,12 +87,13 @@ def follow(
         stamps.append(ts)
         seq += 1
         seq_frame = seq.to_bytes(8, "big")
-    counts = [sheet.count for sheet in sheets[: len(payloads)]]
+    whole = sheets[: len(payloads)]
+    counts = [sheet.count for sheet in whole]
     here: Sheet[bytes] | None = place.sheet
     index = place.index
-    if payloads:
-        here, index = lane.following(sheets[len(payloads) - 1]), 0
-    for frames in islice(messages, start + len(payloads), stop):
+    if whole:
+        here, index = lane.following(whole[-1]), 0
+    for frames in islice(messages, start + len(whole), stop):
         if here is None or len(frames) != MESSAGE_FRAMES or frames[1] != seq_frame or frames[0] != topic:
             break
         count, is_whole, here, index = prove(frames[2], here, index, lane.following)
@@ -104,7 +105,8 @@ def follow(
         seq += 1
         seq_frame = seq.to_bytes(8, "big")
     if payloads:
-        _took(stream, payloads, stamps[-1], now_ns, recorder)
+        _took(stream, payloads, stamps[-1], now_ns)
+        _record(stream, payloads, [sheet.body for sheet in whole], now_ns, recorder)
         completed = group.follow(place, counts, stamps, now_ns)
         if meter is not None:
             for ts, events in completed:
@@ -140,7 +142,8 @@ def _lead(
         seq += 1
         seq_frame = seq.to_bytes(8, "big")
     if payloads:
-        _took(stream, payloads, ts_of(payloads[-1]), now_ns, recorder)
+        _took(stream, payloads, ts_of(payloads[-1]), now_ns)
+        _record(stream, payloads, [sheet.body for sheet in sheets], now_ns, recorder)
     for payload, sheet in zip(payloads, sheets, strict=True):
         ts = ts_of(payload)
         released = group.lead(place, sheet, ts, now_ns)
@@ -149,13 +152,18 @@ def _lead(
     return len(payloads)
 
 
-def _took(stream: Stream, payloads: list[bytes], ts: float, now_ns: int, recorder: Recorder | None) -> None:
+def _took(stream: Stream, payloads: list[bytes], ts: float, now_ns: int) -> None:
     """Move a stream past batches that are being counted; the last of them has a time."""
-    first_seq = stream.receiver.position
-    assert first_seq is not None
     stream.receiver.accept_all_expected(payloads, now_ns)
     stream.batches_count += len(payloads)
     stream.newest = ts, now_ns
-    if recorder is not None:
-        for seq, payload in enumerate(payloads, first_seq):
-            recorder.took(stream.number, seq, payload, now_ns)
+
+
+def _record(stream: Stream, payloads: list[bytes], bodies: list[bytes], now_ns: int, recorder: Recorder | None) -> None:
+    """Have batches written down that a stream has just been moved past; the first ones equal sheets with these bodies."""
+    if recorder is None:
+        return
+    stop_seq = stream.receiver.position
+    assert stop_seq is not None
+    for seq, payload, body in zip_longest(range(stop_seq - len(payloads), stop_seq), payloads, bodies):
+        recorder.took(stream.number, seq, payload, now_ns, body)

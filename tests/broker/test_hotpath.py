@@ -7,6 +7,8 @@ import random
 import pytest
 
 from kvbus.broker.node import BrokerNode
+from kvbus.broker.recorder import HEAD_BYTES, Recorder, Took, read_turns
+from kvbus.broker.sheet import BODY_AT
 from kvbus.config import BrokerConfig, ViewConfig, WorkerConfig
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored
 from kvbus.streams.receiver import StreamReceiver
@@ -19,7 +21,7 @@ MS = 1_000_000
 HOWS = ("aligned", "cut", "permuted", "noisy", "duplicates", "spelt", "all")
 
 
-def node_of(workers, has_lane):
+def node_of(workers, has_lane, recorder=None):
     """A node, with the lane or without."""
     config = BrokerConfig(
         workers=tuple(WorkerConfig(worker_id=f"w{n}", endpoint=f"tcp://127.0.0.1:{7000 + n}") for n in range(workers)),
@@ -28,7 +30,7 @@ def node_of(workers, has_lane):
         clear_wait_s=1.0,
         pending_events_max=300,
     )
-    node = BrokerNode(config, random.Random(0))
+    node = BrokerNode(config, random.Random(0), recorder=recorder)
     if not has_lane:
         follow = node.followed.follow
 
@@ -179,6 +181,38 @@ def test_batches_that_are_expected_are_not_opened(monkeypatch):
     assert [identity_of(event) for event in events] == said(node)
     # The first batch of a stream shows which stream it is, and is opened twice; the others are not even where they come first.
     assert 4 * 2 == len(opened)
+
+
+class Listener(Recorder):
+    """Holds what it is told against what it should be told."""
+
+    def took(self, stream, seq, payload, now_ns, tail=None):
+        assert tail in (None, payload[HEAD_BYTES:])
+        super().took(stream, seq, payload, now_ns, tail)
+
+
+def test_what_is_written_down_is_what_has_come():
+    """V6: of equal sheets the recorder is given the bytes that it knows, of all others their own."""
+    assert HEAD_BYTES == BODY_AT
+    for seed in range(60):
+        streams = Streams(seed)
+        node = node_of(streams.workers, True, Listener())
+        for source in range(streams.workers):
+            node.connected(source, MS)
+        left = [list(messages) for messages in streams.messages]
+        sent = [[] for _ in left]
+        while any(left):
+            for source, messages in enumerate(left):
+                share = streams.chance.randint(0, 6)
+                node.receive_all(source, messages[:share], MS)
+                sent[source] += messages[:share]
+                del messages[:share]
+        written = [record for record in read_turns([node.recorder.take()]) if isinstance(record, Took)]
+        for number, stream in enumerate(node.streams):
+            found = [(record.seq, record.payload) for record in written if record.stream == number]
+            came = {int.from_bytes(frames[1], "big"): frames[2] for frames in sent[stream.source.index]}
+            assert found
+            assert all(came[seq] == payload for seq, payload in found)
 
 
 def test_the_end_mark_is_never_the_number_of_a_batch():
