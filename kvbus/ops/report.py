@@ -26,6 +26,9 @@ ANSWER_S = 2.0
 CLOCK_LEAD_S = 1.0
 """A clock that is further ahead is worth a word; what is behind looks like any other lag."""
 
+RETRY_S = 1.0
+"""After a question without an answer all others have the same for so long, rather than wait one after the other."""
+
 SHARE = 10
 """Taking the figures may take one part in so many of the loop's time, however often somebody asks."""
 
@@ -131,14 +134,15 @@ class Observer:
         """Return figures, at most so often that the loop has better things to do."""
         with self._lock:
             asked_s = time.monotonic()
-            if self._status is not None and asked_s < self._fresh_until_s:
+            if asked_s < self._fresh_until_s:
                 return self._status
             try:
                 self._status = self._broker.status(ANSWER_S)
             except KvbusError:
                 self._status = None
             answered_s = time.monotonic()
-            self._fresh_until_s = answered_s + (SHARE - 1) * (answered_s - asked_s)
+            pause_s = RETRY_S if self._status is None else (SHARE - 1) * (answered_s - asked_s)
+            self._fresh_until_s = answered_s + pause_s
             return self._status
 
 

@@ -156,6 +156,20 @@ def test_figures_are_taken_no_more_often_than_the_loop_can_bear(monkeypatch: pyt
         assert expected == broker.asked
 
 
+def test_those_who_ask_a_broker_that_does_not_answer_do_not_wait_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each would wait two seconds, and a probe among them would be too late."""
+    broker = StandIn(heard())
+    broker.answers = False
+    observer = Observer(broker)
+    times = iter([10.0, 12.0, 12.9, 13.1, 13.2])
+    monkeypatch.setattr("kvbus.ops.report.time.monotonic", lambda: next(times))
+    for expected in (1, 1, 2):
+        assert "stuck" == observer.take().state
+        assert expected == broker.asked
+
+
 def test_blocks_that_had_to_be_withdrawn_are_a_note() -> None:
     book = heard("a", residency_blocks_max=1)
     for number in range(3):
