@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import kvbus
@@ -45,8 +46,9 @@ def test_python_in_the_readme_compiles_and_names_what_exists() -> None:
     for block in blocks:
         compile(block, "README.md", "exec")
     named = set(re.findall(r"\bkvbus\.(?!(?:toml|json)\b)([A-Za-z_]\w*)", README))
-    missing = [name for name in sorted(named - set(kvbus.__all__)) if not hasattr(kvbus, name)]
-    assert [] == missing
+    # A room of its own need not have been imported by anybody yet.
+    others = sorted(named - set(kvbus.__all__))
+    assert [] == [name for name in others if not hasattr(kvbus, name) and find_spec(f"kvbus.{name}") is None]
 
 
 def test_the_readme_shows_every_command() -> None:
