@@ -44,6 +44,7 @@ AWAY_S = 0.3
 LINGER_MS = 2000
 
 RING_BATCHES = 10_000
+"""Batches that a rank keeps for replay, as engines do, and queues for a broker that is slow."""
 
 
 def run(role: str, channel: Channel, arguments: dict[str, Any]) -> None:
@@ -177,7 +178,7 @@ class Worker:
 
     def _socket(self, kind: int) -> ZmqSocket:
         socket = self._context.socket(kind)
-        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.SNDHWM, RING_BATCHES)
         if kind == zmq.ROUTER:
             socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         return socket
