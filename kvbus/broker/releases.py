@@ -9,9 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 
-from kvbus.broker.sheet import RawSheet
+from kvbus.broker.sheet import Cut, RawSheet
 from kvbus.config import BrokerConfig, ViewConfig
 from kvbus.events import Facets
 from kvbus.views.copies import counted_pieces
@@ -157,8 +157,12 @@ class Releases:
 
     def _put_cut(self, sheet: RawSheet, form: Form, start: int, stop: int, stamp: float) -> None:
         """Put events of a sheet into runs, as many at a time as a run takes."""
-        pieces, facets = sheet.cut(), sheet.read().facets
+        self._put_chunks(sheet.cut(), sheet.read().facets, form, (start, stop), stamp)
+
+    def _put_chunks(self, pieces: Cut, facets: list[Facets], form: Form, bounds: tuple[int, int], stamp: float) -> None:
+        """Put events of one form into runs, from one index to behind another."""
         events, ends = pieces.events, pieces.ends
+        start, stop = bounds
         while start < stop:
             run = self._run_with_room(form, 1, 0, stamp)
             fits = min(stop, start + self._flush_events - run.events_count)
@@ -196,6 +200,11 @@ class Releases:
         described: dict[int, tuple[bytes, ...]] | None = None,
     ) -> None:
         """Put events with their heads into runs, and beside them what views say of them that count or describe."""
+        if firsts is None and described is None and len({id(head.form) for head in heads}) == 1:
+            cut = Cut(events, list(accumulate(map(len, events), initial=0)))
+            facets = [head.facets for head in heads]
+            self._put_chunks(cut, facets, heads[0].form, (0, len(events)), stamp)
+            return
         for index, (event, head) in enumerate(zip(events, heads, strict=True)):
             run = self._run
             if run is None or run.form is not head.form:
