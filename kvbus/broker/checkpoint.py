@@ -124,6 +124,7 @@ class OutputState(msgspec.Struct, frozen=True, array_like=True):
         ts: Its engine time.
         epoch_at: Number at which it begins the next epoch; `None` = never.
         is_turning: Whether the first batches of its epoch are not all out.
+        topic: Of the last message.
     """
 
     counts: dict[str, int] = {}
@@ -133,6 +134,7 @@ class OutputState(msgspec.Struct, frozen=True, array_like=True):
     ts: float = 0.0
     epoch_at: int | None = None
     is_turning: bool = False
+    topic: bytes = b""
 
 
 class StoredView(msgspec.Struct, frozen=True):

@@ -135,6 +135,7 @@ class Output:
             ts=self._ts,
             epoch_at=self._epoch_at,
             is_turning=self._is_turning,
+            topic=self.topic,
         )
 
     def resume(self, next_seq: int, batches: Sequence[KeptBatch], state: OutputState, now_ns: int) -> None:
@@ -155,6 +156,7 @@ class Output:
             self._ring.append(*batch)
         self.epochs_count = state.epochs_count
         self._empty, self._rank, self._ts = state.empty, state.data_parallel_rank, state.ts
+        self.topic = self.view.fixed_topic or state.topic
         if state.is_turning:
             self._epoch_at = next_seq
         elif self._epoch_at is not None and state.epoch_at is not None:

@@ -57,6 +57,14 @@ class TestHeartbeat:
         assert [[], [], []] == [batch.events for batch in book.sent[0][1:]]
         assert [0] == list({batch.data_parallel_rank for batch in book.sent[0]})
 
+    def test_after_a_resumption_it_goes_out_under_the_topic_of_the_last_message(self):
+        """Whoever subscribes to a topic would else not hear it."""
+        first, second = (Output(ViewConfig(topic="kv@{group}"), rng=random.Random(0)) for _ in range(2))
+        (topic, *_) = first.offer(run_of(GPU))
+        second.resume(1, [], first.capture(), SECOND)
+        assert [topic] == [frames[0] for frames in second.on_time(7 * SECOND)]
+        assert topic.startswith(b"kv@")
+
     def test_what_is_sent_meanwhile_begins_the_silence_anew(self):
         book = Playbook("a")
         book.send("a", store(1))
