@@ -66,6 +66,7 @@ class BrokerJudge:
         self._released: Counter[tuple[int | None, bytes]] = Counter()
         self._quorums: dict[GroupKey, list[str]] = {}
         self._quorums_now: dict[GroupKey, list[str]] | None = None
+        self._is_quorum_new = False
         self._heard: dict[tuple[int, bytes, int | None], tuple[int, int]] = {}
         self.blind: set[GroupKey] = set()
         self.losses = []
@@ -214,6 +215,9 @@ class BrokerJudge:
             lacks = [event for _, event, is_optional in expected if not is_optional]
             require(not lacks, "a view misses nothing", f"view {index} lacks {lacks[:3]}")
             expected.clear()
+        if self._is_quorum_new:
+            self._released.clear()  # with what goes out in this turn, since it may have been agreed on before
+            self._is_quorum_new = False
         if self._quorums_now is not None:
             self._quorums, self._quorums_now = self._quorums_now, None
 
@@ -362,9 +366,8 @@ class BrokerJudge:
         if quorums is None:
             status = self._node.status({})
             quorums = self._quorums_now = {(each.group, each.data_parallel_rank): each.quorum for each in status.groups}
-            if any(before.get(key, quorum) != quorum for key, quorum in quorums.items()):
-                self.counts["quorum changed"] += 1
-                self._released.clear()
+            self._is_quorum_new = any(before.get(key, quorum) != quorum for key, quorum in quorums.items())
+            self.counts["quorum changed"] += self._is_quorum_new
         for event in sent.events:
             if isinstance(event, AllBlocksCleared):
                 self.counts["clear sent"] += 1
