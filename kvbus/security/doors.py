@@ -153,7 +153,7 @@ class Doors:
             self._gate.dismiss(_domain_of(name))
 
     def allow(self, name: str, allowed: frozenset[bytes] | None) -> None:
-        """Let others in from now on, at a socket that has a list.
+        """Let others in from now on, at a socket that has a list; nothing happens where there is no such socket.
 
         Args:
             name: Of the socket.

@@ -123,13 +123,15 @@ class Gate:
         self._doors[domain.encode()] = _Door(watch, allowed, connections_max)
 
     def allow(self, domain: str, allowed: frozenset[bytes] | None) -> None:
-        """Let others in at a socket from now on; who is in stays.
+        """Let others in at a socket from now on; who is in stays. A socket that is not known is no matter.
 
         Args:
-            domain: Of a socket that has been admitted to.
+            domain: Of the socket.
             allowed: As for `admit`.
         """
-        self._doors[domain.encode()].allowed = allowed
+        door = self._doors.get(domain.encode())
+        if door is not None:
+            door.allowed = allowed
 
     def dismiss(self, domain: str) -> None:
         """Let nobody in any more at a socket; one that is not known is no matter.

@@ -215,6 +215,19 @@ def test_a_list_is_read_again_and_who_waits_gets_in(
             wait_until(lambda: refused(broker, "pub:all")["unknown_key"] >= 2)
 
 
+def test_a_reload_with_keys_needs_no_replay_socket_and_may_take_a_bound_worker_away(
+    keys: dict[str, KeyPairFiles],
+) -> None:
+    """Lists are read again for sockets that are there, not for those that a view does not have or that have just gone."""
+    view = ViewConfig(endpoint=ANY, replay_endpoint=None, allow=(keys["reader"].public_key,))
+    stays = WorkerConfig(worker_id="stays", endpoint="connect:tcp://127.0.0.1:9")
+    goes = WorkerConfig(worker_id="goes", endpoint=f"bind:{ANY}")
+    with broker_of(keys, [], views=(view,), workers=(stays, goes)) as broker:
+        broker.reload(broker.config)
+        broker.reload(msgspec.structs.replace(broker.config, workers=(stays,)))
+        assert {"pub:all", "worker:stays"} == {each.name for each in broker.status().sockets}
+
+
 def test_a_plain_view_beside_an_encrypted_one(zmq_context: ZmqContext, keys: dict[str, KeyPairFiles]) -> None:
     """No router knows CURVE: it stands beside the broker, and the view for the others is encrypted."""
     views = (
