@@ -24,6 +24,7 @@ from kvbus.broker.locks import Locks
 from kvbus.broker.node import BrokerNode, UpstreamRequest
 from kvbus.connections import ConnectionChange
 from kvbus.security.doors import Doors
+from kvbus.security.keys import CurveClient
 from kvbus.sockets import (
     BoundSocket,
     SocketOptions,
@@ -82,6 +83,7 @@ class Links:
         self._locks = locks
         self._connections_max = connections_max
         self._names: dict[int, str] = {}
+        self._replay_keys: dict[int, CurveClient | None] = {}
         self._name_of_dealer: dict[int, str] = {}
         self._downs: dict[int, list[ConnectionChange]] = {}
         self._topics: dict[int, bytes] = {}  # by source with one worker, the topic of its last message
@@ -186,14 +188,14 @@ class Links:
             request: From the node. What cannot be sent is lost, and the stream's time limit notices.
 
         Raises:
-            ConfigError: The replay endpoint cannot be connected, which `open` has not found out; no more sockets.
+            ConfigError: The replay endpoint cannot be connected; no more sockets, or files, in this process.
         """
         if not request.frames:
             self._close_dealer(request.key)
             return
         endpoint = self._sources[request.source_index].replay_endpoint
         assert endpoint is not None
-        curve = self._locks.of_worker(self._sources[request.source_index])
+        curve = self._replay_keys[request.source_index]
         options = msgspec.structs.replace(self._options, curve=curve)
         dealer = open_socket(self._context, zmq.DEALER, endpoint, options, watches=curve is not None)
         self._dealers[request.key] = dealer
@@ -259,6 +261,8 @@ class Links:
     def _open_sub(self, source: Source) -> None:
         """Open one SUB and its watch."""
         curve = self._locks.of_source(source)
+        # Read once, like those of the SUB: a file that is exchanged or gone later must not end the loop at the next question.
+        self._replay_keys[source.index] = None if source.replay_endpoint is None else self._locks.of_worker(source)
         options = msgspec.structs.replace(self._options, subscriptions=(b"",), curve=curve)
         name = self._names[source.index] = _name_of(source)
         sub = self._doors.open(
@@ -281,6 +285,7 @@ class Links:
         self._sources.pop(source.index, None)
         self._downs.pop(source.index, None)
         self._topics.pop(source.index, None)
+        self._replay_keys.pop(source.index, None)
         sub = self._subs.pop(source.index, None)
         if sub is not None:
             assert sub.watch is not None

@@ -136,6 +136,18 @@ def test_each_request_has_a_dealer_of_its_own(zmq_context):
     router.close(0)
 
 
+def test_a_workers_key_is_read_when_its_socket_opens_and_not_at_every_question(zmq_context, tmp_path):
+    """A key file that is exchanged or gone later is nothing that the loop may end of."""
+    key = tmp_path / "worker.key"
+    key.write_text(f'public-key = "{zmq.curve_keypair()[0].decode()}"')
+    rig = Rig(zmq_context, f"tcp://127.0.0.1:9,replay=tcp://127.0.0.1:10,server_key={key}")
+    with rig.links:
+        key.unlink()
+        rig.links.request(UpstreamRequest(0, 1, [b"", bytes(8)]))
+        rig.links.request(UpstreamRequest(0, 1, []))
+    assert [] == rig.poller.sockets
+
+
 def test_nothing_stays_open_when_one_source_cannot_be_bound(zmq_context):
     taken = RealWorker(zmq_context)
     rig = Rig(zmq_context, "tcp://127.0.0.1:9", f"bind:{taken.url}")
