@@ -28,13 +28,13 @@ from kvbus.broker.journal import Journal
 from kvbus.broker.links import Links
 from kvbus.broker.locks import Locks
 from kvbus.broker.meter import Meter
-from kvbus.broker.node import BrokerNode
+from kvbus.broker.node import BrokerNode, UpstreamRequest
 from kvbus.broker.notices import Notice
 from kvbus.broker.recorder import Recorder
 from kvbus.broker.status import BrokerStatus
 from kvbus.config import BrokerConfig, ViewConfig
 from kvbus.endpoints import Endpoint
-from kvbus.errors import UsageError
+from kvbus.errors import ConfigError, UsageError
 from kvbus.security.doors import Doors
 from kvbus.security.keys import CurveServer
 from kvbus.security.refusals import Refused
@@ -253,11 +253,18 @@ class BrokerLoop:
         if output:
             self._meter.sent(time.monotonic_ns())
         for request in self.node.take_requests():
-            self._links.request(request)
+            self._ask(request)
         for notice in self.node.take_notices():
             self._tell(notice)
         for index, router in self._routers.items():
             self._serve(self.node.outputs[index].replay, router, now_ns)
+
+    def _ask(self, request: UpstreamRequest) -> None:
+        """Ask a worker for lost batches. What cannot be asked, for want of files say, is a question without an answer."""
+        try:
+            self._links.request(request)
+        except ConfigError as error:
+            self._tell(Notice("warning", "replay_not_asked", {"problem": str(error)}))
 
     def _serve(self, replay: ReplayServer, router: BoundSocket, now_ns: int) -> None:
         """Send one slice of replay."""

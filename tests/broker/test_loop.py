@@ -7,9 +7,11 @@ import threading
 
 import pytest
 
+from kvbus.broker.links import Links
 from kvbus.broker.loop import BrokerLoop
+from kvbus.broker.node import BrokerNode, UpstreamRequest
 from kvbus.config import BrokerConfig, ViewConfig, parse_worker
-from kvbus.errors import ConfigError
+from kvbus.errors import ConfigError, Problem
 from tests.broker.real import ANY
 
 
@@ -48,6 +50,23 @@ def test_a_call_that_came_too_late_for_a_turn_is_still_done():
         loop.run()
         loop.call(done.set)
     assert done.is_set()
+
+
+def test_a_question_that_cannot_be_asked_is_a_line_in_the_log_and_no_end(monkeypatch):
+    """A process without files left, say. The stream waits for its answer in vain, and declares a loss."""
+
+    def refuse(links, request):
+        raise ConfigError([Problem("replay", "tcp://127.0.0.1:9", "too many open files")])
+
+    told = []
+    config = BrokerConfig(workers=(parse_worker("tcp://127.0.0.1:9"),), views=(ViewConfig(endpoint=ANY),))
+    monkeypatch.setattr(Links, "request", refuse)
+    monkeypatch.setattr(BrokerNode, "take_requests", lambda node: [UpstreamRequest(0, 1, [b"", bytes(8)])])
+    with BrokerLoop(config, told.append, seed=1) as loop:
+        loop.stop()
+        loop.run()
+    assert [("warning", "replay_not_asked")] == [(each.level, each.name) for each in told]
+    assert "too many open files" in told[0].fields["problem"]
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors in /proc, which this system lacks")
