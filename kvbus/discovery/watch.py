@@ -91,8 +91,12 @@ class DiscoveryWatch:
                 if due[index] <= self._clock() and not self._stop.is_set():
                     self._look(index, place)
                     due[index] = self._clock() + place.interval_s
+            has_changed = self._book.workers != self.workers
+            self.workers = self._book.workers
+            # After that: who has waited for the first look goes on with them. Before what follows, which may wait for that one.
             self._has_looked.set()
-            self._publish()
+            if has_changed and not self._stop.is_set():
+                self._changed()
             self._stop.wait(max(0.0, min(due) - self._clock()))
 
     def _look(self, index: int, place: DiscoveryConfig) -> None:
@@ -106,14 +110,6 @@ class DiscoveryWatch:
         for each in told:
             if not self._stop.is_set():
                 self._tell(each)
-
-    def _publish(self) -> None:
-        """Say so if there are others than before."""
-        found = self._book.workers
-        if found != self.workers:
-            self.workers = found
-            if not self._stop.is_set():
-                self._changed()
 
     def __enter__(self) -> DiscoveryWatch:
         """Start."""

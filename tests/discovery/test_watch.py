@@ -59,6 +59,17 @@ def test_the_first_look_is_waited_for_and_what_it_found_is_there():
         assert 1 == made.status[0].looks
 
 
+def test_who_waits_for_the_first_look_sees_who_was_found():
+    """A start that looks a moment too early would begin without workers, and a journal not go on where it was."""
+    made, _, _ = watch(Script((A,)), interval_s=60.0)
+    seen = []
+    tell_all = made._has_looked.set
+    made._has_looked.set = lambda: (seen.append(made.workers), tell_all())
+    with made:
+        assert made.wait_first(10)
+    assert [(A,)] == seen
+
+
 def test_a_place_that_takes_its_time_is_not_waited_for_for_ever():
     entered, release = threading.Event(), threading.Event()
 
