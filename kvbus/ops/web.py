@@ -29,6 +29,9 @@ CONNECTIONS_MAX = 16
 DEADLINE_S = 10.0
 """Longest life of a connection. Answers take milliseconds, and up to two seconds where the broker is stuck."""
 
+PAUSE_S = 0.2
+"""How long nobody is taken where one could not be, for want of descriptors or threads: who waits stays in the queue."""
+
 LINGER_S = 0.5
 """How long the rest of a refused request is read and thrown away, so that its sender gets to see the answer."""
 
@@ -117,19 +120,22 @@ class WebServer:
             selector.register(self._wake_read, selectors.EVENT_READ)
             while not self._is_closing:
                 for key, _ in selector.select(self._next_deadline_s()):
-                    if key.fileobj is self._listener:
-                        self._accept()
+                    if key.fileobj is self._listener and not self._accept():
+                        # It stays ready, and would be tried without end, beside a loop that needs the time.
+                        selector.unregister(self._listener)
+                        selector.select(PAUSE_S)
+                        selector.register(self._listener, selectors.EVENT_READ)
                 self._cut_off(time.monotonic())
         self._cut_off(float("inf"))
         for thread in list(self._threads):
             thread.join()
 
-    def _accept(self) -> None:
-        """Take one connection and give it a thread, or close it at once where there are too many."""
+    def _accept(self) -> bool:
+        """Take one connection and give it a thread, or close it at once where there are too many; tell whether that worked."""
         try:
             connection, _ = self._listener.accept()
         except OSError:  # it has gone already, or we have no descriptor left
-            return
+            return False
         connection.settimeout(DEADLINE_S)
         with self._lock:
             is_full = len(self._open) >= CONNECTIONS_MAX
@@ -139,10 +145,18 @@ class WebServer:
             with suppress(OSError):
                 connection.send(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
             connection.close()
-            return
+            return True
         thread = threading.Thread(target=self._talk, args=(connection,), name="kvbus-http-client", daemon=True)
         self._threads.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives us no more
+            self._threads.discard(thread)
+            with self._lock:
+                del self._open[connection]
+                connection.close()
+            return False
+        return True
 
     def _talk(self, connection: socket.socket) -> None:
         """Be a connection's thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -110,6 +111,53 @@ def test_too_many_clients_are_refused_and_room_comes_back(server: WebServer) -> 
             continue
     else:
         pytest.fail("there is no room any more")
+
+
+class Starved(socket.socket):
+    """Listens in a process that has no descriptor left for whoever comes, as long as it lasts."""
+
+    tries = 0
+    fails = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        type(self).tries += 1
+        if self.tries <= self.fails:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+@pytest.mark.parametrize(("pause_s", "fails"), [(60.0, 1_000_000), (0.001, 3)])
+def test_without_descriptors_it_waits_and_does_not_spin(
+    monkeypatch: pytest.MonkeyPatch, pause_s: float, fails: int
+) -> None:
+    """A listener that cannot take anybody is ready all the time, and the loop beside it needs the processor."""
+    listen = web._listen
+    monkeypatch.setattr(web, "_listen", lambda address: Starved(fileno=listen(address).detach()))
+    monkeypatch.setattr(web, "PAUSE_S", pause_s)
+    monkeypatch.setattr(Starved, "tries", 0)
+    monkeypatch.setattr(Starved, "fails", fails)
+    with WebServer(("127.0.0.1", 0), echo) as server, socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.settimeout(WAIT_S if fails < 10 else 0.05)
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        if fails < 10:
+            assert client.recv(12).startswith(b"HTTP/1.1 200")
+        else:
+            with pytest.raises(TimeoutError):
+                client.recv(12)
+    assert Starved.tries == (4 if fails < 10 else 1)
+
+
+def test_without_threads_somebody_is_closed_and_the_next_one_served(
+    server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(web, "PAUSE_S", 0.001)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert b"" == raw(server.port, b"")
+    assert 200 == get(server.port, "/")[0].status
 
 
 def test_closing_cuts_off_who_is_still_there() -> None:
