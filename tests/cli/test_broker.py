@@ -11,7 +11,10 @@ from contextlib import suppress
 import pytest
 from typer.testing import CliRunner
 
+from kvbus.errors import UsageError
+from kvbus_cli.broker_settings import BrokerSettings
 from kvbus_cli.children import Child
+from kvbus_cli.commands.broker import _reload
 from kvbus_cli.main import app
 
 ANY = "tcp://127.0.0.1:0"
@@ -137,6 +140,25 @@ def test_sighup_without_a_file_is_a_line_and_no_end(tmp_path):
         wait_for_line(child, tmp_path, "reload_ignored")
         child.ask_to_end()
         child.finish()
+
+
+def test_sighup_while_the_loop_hangs_is_a_line_and_no_end(tmp_path):
+    """A disk that hangs for ten seconds and an impatient operator must not end the broker."""
+
+    class Hanging:
+        def reload(self, config):
+            raise UsageError("the broker has not answered for 10 s")
+
+    class Log:
+        lines = []
+
+        def error(self, event, **fields):
+            self.lines.append((event, fields))
+
+    file = tmp_path / "kvbus.toml"
+    file.write_text('workers = ["w0=tcp://127.0.0.1:9"]\n')
+    _reload(Hanging(), BrokerSettings(file), Log())
+    assert [("reload_refused", {"problem": "the broker has not answered for 10 s"})] == Log.lines
 
 
 @pytest.mark.slow

@@ -282,7 +282,7 @@ def _run(settings: BrokerSettings, seconds: float | None, ready_path: Path | Non
 
 def _reload(server: Broker, settings: BrokerSettings, log: FilteringBoundLogger) -> None:
     """Read the configuration again; what cannot be done is a line in the log each, and all goes on as before."""
-    from kvbus.errors import ConfigError
+    from kvbus.errors import ConfigError, UsageError
 
     if settings.path is None:
         log.warning("reload_ignored", reason="there is no --config to read again")
@@ -292,6 +292,9 @@ def _reload(server: Broker, settings: BrokerSettings, log: FilteringBoundLogger)
     except ConfigError as error:
         for problem in error.problems:
             log.error("reload_refused", problem=str(problem))
+        return
+    except UsageError as error:  # its loop hangs, or ends; neither gets better by our end
+        log.error("reload_refused", problem=str(error))
         return
     added = [worker.worker_id for worker in change.added]
     log.info("reloaded", added=added, removed=[worker.worker_id for worker in change.removed])
