@@ -150,15 +150,17 @@ def test_sighup_while_the_loop_hangs_is_a_line_and_no_end(tmp_path):
             raise UsageError("the broker has not answered for 10 s")
 
     class Log:
-        lines = []
+        def __init__(self):
+            self.lines = []
 
         def error(self, event, **fields):
             self.lines.append((event, fields))
 
+    log = Log()
     file = tmp_path / "kvbus.toml"
     file.write_text('workers = ["w0=tcp://127.0.0.1:9"]\n')
-    _reload(Hanging(), BrokerSettings(file), Log())
-    assert [("reload_refused", {"problem": "the broker has not answered for 10 s"})] == Log.lines
+    _reload(Hanging(), BrokerSettings(file), log)
+    assert [("reload_refused", {"problem": "the broker has not answered for 10 s"})] == log.lines
 
 
 @pytest.mark.slow
