@@ -204,3 +204,10 @@ def _value(arguments: list[str], flag: str) -> str:
     apart = [arguments[index + 1] for index, word in enumerate(arguments[:-1]) if word == flag]
     (value,) = [*joined, *apart]
     return value
+
+
+def test_each_instance_of_the_unit_has_a_folder_of_its_own() -> None:
+    """Every instance runs as a user of its own, and systemd gives the folder to the one that was started last."""
+    unit = (DEPLOY / "systemd" / "kvbus-broker@.service").read_text(encoding="utf-8")
+    assert "DynamicUser=yes" in unit
+    assert "\nStateDirectory=kvbus/%i\n" in unit
