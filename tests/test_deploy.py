@@ -159,6 +159,9 @@ def test_the_central_broker_is_configured_right() -> None:
     )
     assert (0, "") == (done.returncode, done.stdout), done.stderr
     text = path.read_text(encoding="utf-8")
+    # Routers know a pod by its address, and by no name of ours.
+    assert '\ngroup = "{address}"\n' in text
+    assert '\ntopic = "kv@{group}@' in text
     ports = {int(port) for port in re.findall(r'"(?:tcp://\*|0\.0\.0\.0):(\d+)"', text)}
     manifest = yaml.safe_load((KUBERNETES / "central" / "deployment.yaml").read_text(encoding="utf-8"))
     (broker,) = manifest["spec"]["template"]["spec"]["containers"]

@@ -19,6 +19,9 @@ DiscoveryKind: TypeAlias = Literal["file", "dns", "vllm", "sglang"]
 WORKER = "{worker}"
 """In the name of a group: the worker's own name."""
 
+ADDRESS = "{address}"
+"""In the name of a group: the address where the worker was found."""
+
 
 class Address(NamedTuple):
     """A server to be asked, or a name to be resolved.
@@ -46,8 +49,9 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True):
         name: Of the place in logs and status, and in front of the names of its workers; unique. Empty = host or file name.
         replay_port: Port of the replay sockets, `dns` only; `None` = they have none.
         ranks: Data-parallel ranks of every worker, `dns` only; `None` = not declared. The others say it themselves.
-        group: Worker group of what is found; `{worker}` in it = the worker's own name. `None` = each engine that is asked is a
-            group of its own, and what DNS finds is in the group without a name. Not for `file`, which says it itself.
+        group: Worker group of what is found; in it `{worker}` = the worker's own name, `{address}` = where it was found. `None` =
+            each engine that is asked is a group of its own, and what DNS finds is in the group without a name. Not for `file`,
+            which says it itself.
         interval_s: Seconds between two looks, > 0. 5: a pod that comes serves its first request later than that.
         timeout_s: Seconds for an engine to answer, > 0. 2: far more than it needs; meanwhile other places wait.
         workers_max: Most workers taken from here, ≥ 1; with more, everything stays as it was. 256: a wrong name must not
@@ -80,14 +84,15 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         return _read_address(self.kind, self.target, "target")
 
-    def group_of(self, worker_id: str) -> str:
+    def group_of(self, worker_id: str, address: str) -> str:
         """Return the group of a worker that was found here.
 
         Args:
             worker_id: The engine's name.
+            address: Where it is, without brackets.
         """
         default = WORKER if self.kind in {"vllm", "sglang"} else ""
-        return (default if self.group is None else self.group).replace(WORKER, worker_id)
+        return (default if self.group is None else self.group).replace(WORKER, worker_id).replace(ADDRESS, address)
 
     def problems(self, where: str) -> Iterator[Problem]:
         """Yield what is wrong with it.

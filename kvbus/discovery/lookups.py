@@ -122,7 +122,7 @@ def _from_names(place: DiscoveryConfig, hosts: list[str]) -> tuple[WorkerConfig,
                 endpoint=f"tcp://{shown}:{address.port}",
                 replay_endpoint=None if place.replay_port is None else f"tcp://{shown}:{place.replay_port}",
                 ranks=place.ranks,
-                group=place.group_of(worker_id),
+                group=place.group_of(worker_id, each),
             )
         )
     return tuple(workers)
@@ -137,7 +137,7 @@ def _from_engines(place: DiscoveryConfig, hosts: list[str], before: tuple[Worker
         worker_id = place.shown if hosts == [place.address.host] else f"{place.shown}/{host}"
         try:
             answer = _ask(place.address, host, _PATHS[place.kind], place.timeout_s)
-            workers += read(answer, worker_id, host, place.group_of(worker_id))
+            workers += read(answer, worker_id, host, place.group_of(worker_id, host))
         except (OSError, AnswerError) as error:
             problem = problem or (
                 str(error) if isinstance(error, AnswerError) else f"{host}: {error.strerror or error}"

@@ -90,9 +90,10 @@ def test_numbers_of_a_place_have_ranges():
 
 def test_engines_that_are_asked_are_groups_of_their_own():
     """Two replicas need not agree about anything; the ranks behind one name must."""
-    assert "pod-1" == parse_discovery("vllm:http://h").group_of("pod-1")
-    assert "" == parse_discovery("dns:h:1").group_of("pod-1")
-    assert "e-pod-1" == parse_discovery("dns:h:1,group=e-{worker}").group_of("pod-1")
+    assert "pod-1" == parse_discovery("vllm:http://h").group_of("pod-1", "10.0.0.1")
+    assert "" == parse_discovery("dns:h:1").group_of("pod-1", "10.0.0.1")
+    assert "e-pod-1" == parse_discovery("dns:h:1,group=e-{worker}").group_of("pod-1", "10.0.0.1")
+    assert "10.0.0.1" == parse_discovery("dns:h:1,group={address}").group_of("pod-1", "10.0.0.1")
 
 
 def test_a_broker_may_begin_with_nobody_where_it_looks_for_workers():

@@ -98,6 +98,11 @@ def test_every_address_of_a_name_is_a_worker():
     assert Found((first, second)) == found
 
 
+def test_a_group_may_be_called_by_its_address_as_routers_know_pods():
+    found = look(place("dns:pods:5557,group={address}"), (), lambda *_: ["10.0.0.1", "fd00::1"])
+    assert ["10.0.0.1", "fd00::1"] == [worker.group for worker in found.workers]
+
+
 def test_a_name_that_nobody_knows_is_a_failure_and_not_nobody():
     where = place("dns:pods:5557", workers_max=2)
     assert "Name or service not known" == failure(where, (), refuse)
