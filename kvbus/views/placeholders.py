@@ -130,6 +130,12 @@ class Descriptions:
         for raw in stores:
             self._learn(raw, read_head(raw))
 
+    def clear(self) -> None:
+        """Know nothing any more; what was counted stays counted."""
+        self.blocks_count = self.raw_bytes = 0
+        self._groups.clear()
+        self._origins.clear()
+
     def _learn(self, raw: bytes, head: Head) -> None:
         """Remember a description; one that says what is known already is not a newer one."""
         group_idx, hashes = head.facets.group_idx, head.block_hashes

@@ -6,7 +6,7 @@ import msgspec
 
 from kvbus.broker.change import plan_change
 from kvbus.broker.recorder import Recorder
-from kvbus.config import IngestConfig, parse_worker
+from kvbus.config import IngestConfig, ViewConfig, parse_worker
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored
 from tests.broker.playbook import Playbook
 
@@ -55,6 +55,17 @@ def test_a_worker_that_is_taken_out_departs_and_the_others_go_on():
     assert ([CLEAR], [1]) == (released, [source.index for source in gone])
     assert [TWO] == book.send("a", TWO)
     assert ["a"] == [row.worker_id for row in book.node.status({}).workers]
+
+
+def test_a_group_without_workers_forgets_what_blocks_hold():
+    """Discovered pods come and go, each a group of its own; one whose worker only changes has not gone."""
+    book = Playbook("a", views=(ViewConfig(topic="out", resolve_placeholders=True),))
+    known = book.node.descriptions[""]
+    book.send("a", BlockStored([1], None, [1, 2], 2, medium="GPU"))
+    change(book, workers=(msgspec.structs.replace(worker("a"), endpoint="inproc://elsewhere"),))
+    assert 1 == known.blocks_count
+    change(book, workers=(msgspec.structs.replace(worker("b"), group="other"),))
+    assert 0 == known.size_bytes
 
 
 def test_what_stays_keeps_its_numbers_and_its_votes():

@@ -139,6 +139,16 @@ def test_the_oldest_is_forgotten_first_and_what_was_said_again_is_kept() -> None
     assert [True, None, True, True] == [see(known, placeholder(n)) and True for n in range(1, 5)]
 
 
+def test_all_can_be_forgotten_and_learnt_again() -> None:
+    known = knowing(FULL)
+    known.clear()
+    assert (0, 0, []) == (known.blocks_count, known.size_bytes, known.capture())
+    assert see(known, placeholder(2)) is None
+    see(known, FULL)
+    assert see(known, placeholder(2)) is not None
+    assert (1, 1) == (known.resolved_blocks, known.unresolved_blocks)
+
+
 def test_bytes_are_bounded_too_and_the_same_said_again_costs_nothing() -> None:
     """A prefix that is stored over and over is one description."""
     raw_bytes = len(encode_event(FULL))
