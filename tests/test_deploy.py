@@ -101,9 +101,11 @@ def test_probes_and_services_name_ports_that_kvbus_binds() -> None:
     assert f"tcp://*:{ports['kv-replay']}" == _value(sidecar["args"], "--replay")
     assert f"0.0.0.0:{ports['kvbus-http']}" == _value(sidecar["args"], "--http")
     probed = {sidecar[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe")}
-    offered = {port["targetPort"] for port in _resources()["Service"]["spec"]["ports"]}
+    # By number: Kubernetes 1.29 to 1.31 know native sidecars, and give a service no endpoints for their named ports.
+    offered = {port["name"]: port["targetPort"] for port in _resources()["Service"]["spec"]["ports"]}
+    assert {name: ports[name] for name in ("kv-events", "kv-replay")} == offered
     watched = {endpoint["port"] for endpoint in _resources()["PodMonitor"]["spec"]["podMetricsEndpoints"]}
-    assert probed | offered | watched <= set(ports)
+    assert probed | watched <= set(ports)
 
 
 def test_the_engine_publishes_where_the_sidecar_listens() -> None:
@@ -149,6 +151,13 @@ def test_the_central_broker_and_its_services_agree() -> None:
     assert engines == named["NetworkPolicy", "vllm-engines"]["spec"]["podSelector"]["matchLabels"]
     assert engines == _resources()["Deployment"]["spec"]["selector"]["matchLabels"]
     assert problem_of(broker["args"]) is None
+
+
+def test_one_engine_that_is_away_takes_nobody_else_off_the_central_broker() -> None:
+    """A pod that is not ready has no address in its service, and /readyz waits for every engine."""
+    manifest = yaml.safe_load((KUBERNETES / "central" / "deployment.yaml").read_text(encoding="utf-8"))
+    (broker,) = manifest["spec"]["template"]["spec"]["containers"]
+    assert "/healthz" == broker["readinessProbe"]["httpGet"]["path"]
 
 
 def test_the_central_broker_is_configured_right() -> None:
