@@ -169,7 +169,7 @@ class Followed:
             ]
             self.intake.add_worker(worker, sources)
             self.quorums.add(worker.group, worker.worker_id, worker.ranks, now_ns)
-        for group in {worker.group for worker in change.removed}:
+        for group in dict.fromkeys(worker.group for worker in change.removed):
             known = self.descriptions.get(group)
             if known is not None and not self.intake.workers[group]:
                 # Where each pod is a group, these would be hundreds of megabytes of one that does not come back.
