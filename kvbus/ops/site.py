@@ -38,6 +38,8 @@ class Site:
 
     Attributes:
         url: Where it is; empty where it is nowhere.
+        is_elsewhere: Whether it is not where it was to be, because somebody else is there: another broker, most likely, whom a
+            scrape or a `kvbus top` would then take for this one.
     """
 
     def __init__(self, broker: Observed) -> None:
@@ -47,6 +49,7 @@ class Site:
             broker: Whom it is about; started.
         """
         self.url = ""
+        self.is_elsewhere = False
         self.observer = Observer(broker)
         self._server: WebServer | None = None
         self._history: History | None = None
@@ -139,6 +142,7 @@ def open_site(broker: Observed, http: str) -> Site:
             site.listen(parse_address(DEFAULT_HTTP))
         except ConfigError:
             site.listen(("127.0.0.1", 0))
+            site.is_elsewhere = True
     elif http != "none":
         site.listen(parse_address(http))
     return site

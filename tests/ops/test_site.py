@@ -99,6 +99,9 @@ def test_with_auto_a_second_broker_finds_a_port(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(site_module, "DEFAULT_HTTP", f"127.0.0.1:{taken.getsockname()[1]}")
         with open_site(well(), "auto") as site:
             assert site.url.rpartition(":")[2] != str(taken.getsockname()[1])
+            assert site.is_elsewhere
+    with open_site(well(), "127.0.0.1:0") as site:
+        assert not site.is_elsewhere
 
 
 def test_a_port_asked_for_by_name_is_that_or_an_error() -> None:

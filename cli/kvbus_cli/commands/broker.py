@@ -252,7 +252,7 @@ def _run(settings: BrokerSettings, seconds: float | None, ready_path: Path | Non
     from kvbus.broker.server import Broker
     from kvbus.errors import ConfigError
     from kvbus.ops.logs import NoticeLog, open_log
-    from kvbus.ops.site import open_site
+    from kvbus.ops.site import DEFAULT_HTTP, open_site
     from kvbus_cli.ready import ready_file
     from kvbus_cli.signals import StopSignal
 
@@ -271,6 +271,8 @@ def _run(settings: BrokerSettings, seconds: float | None, ready_path: Path | Non
             gc.freeze()
             endpoints = site.observer.endpoints
             log.info("broker_started", **endpoints)
+            if site.is_elsewhere:
+                log.warning("http_elsewhere", http=site.url, reason=f"{DEFAULT_HTTP} is taken; --http says where")
             with ready_file(ready_path, endpoints):
                 stop_signal.wait(seconds, server.wait)
         status = server.status()
