@@ -20,7 +20,8 @@ knows no lane.
 
 **What it costs.** `lead` 1.5 µs a batch, `follow` 1 µs however many batches the worker passes at once, and 0.3 µs for each sheet
 passed and each released; nothing per event. Pending events cost what their sheets cost. Unfolding costs what the Counter would
-have cost, 3 µs an event, and voiding next to nothing.
+have cost, 3 µs an event, and voiding next to nothing. So that unfolding never holds up everybody, a lane has a length at which
+its leader is sent to the Counter: a worker that far behind is stalled rather than slow.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ __all__ = ["LockstepAggregator", "Place", "Sheet", "Span"]
 
 PAUSE_MAX = 4095
 """Batches for which no lane is begun where lanes keep ending without a release: workers differ, and trying costs 1 µs a time."""
+
+LANE_EVENTS_MAX = 32_768
+"""Events in a lane that its leader may still add to: unfolding that many takes about a tenth of a second, and workers that are
+only drained in turns are never so far apart."""
 
 _COMPACT_AT = 256
 """Sheets passed by all that are worth one move of the list."""
@@ -125,10 +130,25 @@ class LockstepAggregator(KVEventAggregator[E]):
         are between `_base`, where at least one is, and `_end`. Whoever is past `_base` has voted for all that the Counter holds.
     """
 
-    def __init__(self, workers: Iterable[str], *, describe: Callable[[E], Description], **options: Any) -> None:
-        """Begin with an empty lane; args as those of `KVEventAggregator`."""
+    def __init__(
+        self,
+        workers: Iterable[str],
+        *,
+        describe: Callable[[E], Description],
+        lane_events_max: int = LANE_EVENTS_MAX,
+        **options: Any,
+    ) -> None:
+        """Begin with an empty lane.
+
+        Args:
+            workers: As those of `KVEventAggregator`, and so are all others but one.
+            describe: Of those.
+            lane_events_max: Events in the lane to which its leader may add some, ≥ 1.
+            options: Of those.
+        """
         super().__init__(workers, describe=describe, **options)
         self._describe = describe
+        self._lane_events_max = lane_events_max
         self._sheets: list[Sheet[E]] = []
         self._dropped = 0  # sheets that were in the list once; serial less this is an index
         self._passed = 0  # sheets in the list that all have passed
@@ -158,7 +178,7 @@ class LockstepAggregator(KVEventAggregator[E]):
 
         Returns:
             Its place. `None` = the lane is not for it now, because it has no say, has yet to meet votes of others in the Counter,
-            or no lane can begin; use `add_events`.
+            is ahead by all that a lane may hold, or no lane can begin; use `add_events`.
         """
         place = self._places.get(worker_id)
         if place is None:
@@ -166,7 +186,9 @@ class LockstepAggregator(KVEventAggregator[E]):
         counter = self._segments.open[0]
         if counter.count and counter.pending_votes(place.worker.bit) != counter.count:
             return None
-        if self._base == self._end and not self._may_begin():
+        if self._base == self._end:
+            return place if self._may_begin() else None
+        if place.sheet is None and self._end - self._base >= self._lane_events_max:
             return None
         return place
 

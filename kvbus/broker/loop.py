@@ -45,9 +45,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerLoop"]
 
-SHARE_MESSAGES = 256
-"""Messages taken from one source in a turn: enough that a turn's fixed cost vanishes, and about 2 ms of work at most, so that no
-source and no replay client waits long for another."""
+SHARE_MESSAGES = 128
+"""Messages taken from one source in a turn: enough that a turn's fixed cost vanishes, and a few milliseconds of work at most, so
+that no source and no replay client waits long for another. Also how far apart workers that are all drained can be in a turn: of
+usual batches, fewer events than a lane holds (`aggregate.lockstep.LANE_EVENTS_MAX`)."""
 
 REQUEST_BYTES_MAX = 64 * 1024
 """Largest frame that a subscriber or replay client may send: a prefix or a number."""

@@ -63,8 +63,8 @@ def send(lane, worker_id, events, now_ns):
 class Pair:
     """A lane and the Counter alone, told the same."""
 
-    def __init__(self, workers, **options):
-        self.lane = make(LockstepAggregator, workers, **options)
+    def __init__(self, workers, lane_events_max=1000, **options):
+        self.lane = make(LockstepAggregator, workers, lane_events_max=lane_events_max, **options)
         self.counter = make(KVEventAggregator, workers, **options)
         self.released_in_lane = 0
 
@@ -104,6 +104,7 @@ class Story:
             clear_wait_ns=SECOND,
             losses_per_minute=chance.choice((None, 2)),
             pending_events_max=chance.choice((4, 25, 1000)),
+            lane_events_max=random.Random(f"lane/{seed}").choice((1, 7, 30, 1000, 1000)),
         )
         alphabet = chance.choice((3, 12, 400))
         faults = chance.choice((0.0, 0.0, 0.01, 0.05))
@@ -187,3 +188,15 @@ def test_the_lane_is_the_counter(part):
 def test_the_lane_is_the_counter_in_100_000_stories():
     for seed in range(1_000, 101_000):
         Story(seed).run()
+
+
+def test_a_lane_does_not_grow_without_end():
+    """Whoever is ahead by more than a lane holds is counted one by one, so that no call has to unfold a lane of any length."""
+    pair = Pair(["a", "b"], lane_events_max=10)
+    for number in range(40):
+        pair.send("a", [f"x{number}", f"y{number}"], number)
+        assert pair.lane.lane_bytes <= 10 * len("x99")
+    for number in range(40):
+        pair.send("b", [f"x{number}", f"y{number}"], 100 + number)
+    assert 0 == pair.lane.pending_count
+    assert 80 == pair.lane.totals.released
