@@ -20,8 +20,8 @@ knows no lane.
 
 **What it costs.** `lead` 1.5 µs a batch, `follow` 1 µs however many batches the worker passes at once, and 0.3 µs for each sheet
 passed and each released; nothing per event. Pending events cost what their sheets cost. Unfolding costs what the Counter would
-have cost, 3 µs an event, and voiding next to nothing. So that unfolding never holds up everybody, a lane has a length at which
-its leader is sent to the Counter: a worker that far behind is stalled rather than slow.
+have cost, 3 µs an event, and voiding next to nothing. So that unfolding never holds up everybody, a lane has a length; what
+would make it longer moves as much of its front to the Counter, and whoever had not passed that votes there first.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ __all__ = ["LockstepAggregator", "Place", "Sheet", "Span"]
 PAUSE_MAX = 4095
 """Batches for which no lane is begun where lanes keep ending without a release: workers differ, and trying costs 1 µs a time."""
 
-LANE_EVENTS_MAX = 32_768
-"""Events in a lane that its leader may still add to: unfolding that many takes about a tenth of a second, and workers that are
-only drained in turns are never so far apart."""
+LANE_EVENTS_MAX = 16_384
+"""Events that a lane holds: unfolding so many takes a tenth of a second, and workers that are drained in turns are hardly further
+apart."""
 
 _COMPACT_AT = 256
 """Sheets passed by all that are worth one move of the list."""
@@ -143,7 +143,7 @@ class LockstepAggregator(KVEventAggregator[E]):
         Args:
             workers: As those of `KVEventAggregator`, and so are all others but one.
             describe: Of those.
-            lane_events_max: Events in the lane to which its leader may add some, ≥ 1.
+            lane_events_max: Events that the lane may hold, ≥ 1; in whole sheets.
             options: Of those.
         """
         super().__init__(workers, describe=describe, **options)
@@ -178,7 +178,7 @@ class LockstepAggregator(KVEventAggregator[E]):
 
         Returns:
             Its place. `None` = the lane is not for it now, because it has no say, has yet to meet votes of others in the Counter,
-            is ahead by all that a lane may hold, or no lane can begin; use `add_events`.
+            or no lane can begin; use `add_events`.
         """
         place = self._places.get(worker_id)
         if place is None:
@@ -186,9 +186,7 @@ class LockstepAggregator(KVEventAggregator[E]):
         counter = self._segments.open[0]
         if counter.count and counter.pending_votes(place.worker.bit) != counter.count:
             return None
-        if self._base == self._end:
-            return place if self._may_begin() else None
-        if place.sheet is None and self._end - self._base >= self._lane_events_max:
+        if self._base == self._end and not self._may_begin():
             return None
         return place
 
@@ -246,6 +244,9 @@ class LockstepAggregator(KVEventAggregator[E]):
                 return self._release()
         due_ns = self._now_ns + self._age_ns
         self._due_ns = min(self._due_ns, due_ns)
+        while self._end - self._base > self._lane_events_max:
+            front = self._sheets[self._passed]
+            self._unfold_front(front.number + front.count)
         counter_count = self._segments.open[0].count
         if (
             self._end - self._base + counter_count > self._pending_events_max
@@ -451,18 +452,30 @@ class LockstepAggregator(KVEventAggregator[E]):
         self._seat_all()
 
     def _unfold(self) -> None:
-        """Cast every vote in the lane in the Counter: first those of who is ahead of all, who was the first to cast them."""
+        """Cast every vote in the lane in the Counter."""
+        self._cast(len(self._sheets), self._end)
+        self._empty_lane()
+
+    def _unfold_front(self, stop: int) -> None:
+        """Do so with its first sheet, behind which is the event `stop`; who had not passed it votes for the rest there."""
+        self._cast(self._passed + 1, stop)
+        for place in self._places.values():
+            if place.number < stop:
+                self._pass(place, stop - place.number)
+        self._take(stop)
+
+    def _cast(self, sheets_stop: int, stop: int) -> None:
+        """Cast votes for the lane's front in the Counter: first those of who is ahead of all, who was the first to cast them."""
         agreed: list[Occurrence[E]] = []
         counter, quorum = self._segments.front, self._roster.quorum
         for place in sorted(self._places.values(), key=lambda place: -place.number):
-            for sheet in self._sheets[self._passed :]:
-                start, stop = max(0, self._base - sheet.number), min(sheet.count, place.number - sheet.number)
-                if start < stop:
+            for sheet in self._sheets[self._passed : sheets_stop]:
+                start, end = self._base - sheet.number, min(place.number, stop) - sheet.number
+                if max(start, 0) < min(end, sheet.count):
                     events = sheet.events()
-                    part = iter(events if start == 0 and stop == sheet.count else events[start:stop])
+                    part = iter(events if start <= 0 and end >= sheet.count else events[max(start, 0) : end])
                     counter.vote(place.worker, quorum, part, sheet.at_ns, agreed)
         assert not agreed, "nobody has passed all of it"
-        self._empty_lane()
 
     def _seat_all(self) -> None:
         """Give everybody who has a say a place, where seats may have changed hands; the lane is empty then."""

@@ -173,7 +173,8 @@ class Story:
         elif what == "expire":
             pair.call("expire", now_ns + chance.choice((0, SECOND)))
         else:
-            assert pair.counter.capture() == pair.lane.capture()
+            # As in `check`, an event may be pending in another of its spellings.
+            assert repr(pair.counter.capture()).lower() == repr(pair.lane.capture()).lower()
 
 
 @pytest.mark.parametrize("part", range(10))
@@ -191,12 +192,17 @@ def test_the_lane_is_the_counter_in_100_000_stories():
 
 
 def test_a_lane_does_not_grow_without_end():
-    """Whoever is ahead by more than a lane holds is counted one by one, so that no call has to unfold a lane of any length."""
-    pair = Pair(["a", "b"], lane_events_max=10)
+    """What is too much for it moves from its front to the Counter, so that no call has to unfold a lane of any length."""
+    pair = Pair(["a", "b", "c"], lane_events_max=10)
     for number in range(40):
         pair.send("a", [f"x{number}", f"y{number}"], number)
         assert pair.lane.lane_bytes <= 10 * len("x99")
+        if number < 20:
+            pair.send("b", [f"x{number}", f"y{number}"], number)
+    assert 0 < pair.lane.lane_bytes
     for number in range(40):
-        pair.send("b", [f"x{number}", f"y{number}"], 100 + number)
+        if number >= 20:
+            pair.send("b", [f"x{number}", f"y{number}"], 100 + number)
+        pair.send("c", [f"x{number}", f"y{number}"], 100 + number)
     assert 0 == pair.lane.pending_count
     assert 80 == pair.lane.totals.released
