@@ -101,6 +101,8 @@ def test_others_get_nothing_and_show(
     ):
         with reader(zmq_context, publisher, options, kind):
             wait_until(lambda reasons=reasons: reasons & set(refused(publisher.stats.sockets, name)))
+    # A line follows its count, by a moment.
+    wait_until(lambda: all(f"reason={reason}" in caplog.text for reason in ("unknown_key", "wrong_key")))
     told = [record.getMessage() for record in caplog.records if "peer_refused" in record.getMessage()]
     assert 1 == sum("reason=unknown_key" in line for line in told)
     assert 1 == sum("reason=wrong_key" in line for line in told)
