@@ -19,7 +19,7 @@ import zmq
 
 from kvbus.bench.load import hello_batch, make_load, make_resident, mark_batch
 from kvbus.bench.options import BenchOptions
-from kvbus.bench.processes import BenchError, Channel
+from kvbus.bench.processes import BenchError, Channel, Player
 from kvbus.security.key_files import Keyring
 from kvbus.security.keys import CurveConfig
 from kvbus.sockets import ZmqContext, ZmqSocket, send_frames, set_curve
@@ -43,17 +43,14 @@ def run(role: str, channel: Channel, arguments: dict[str, Any]) -> None:
     """
     options = msgspec.convert(arguments["options"], BenchOptions)
     loader = Loader(options, arguments["workers"])
-    channel.write({"ready": True})
-    while (command := channel.read()) is not None:
-        try:
-            channel.write(loader.do(**command))
-        except BenchError as error:
-            channel.write({"failed": str(error)})
+    loader.serve(channel)
     loader.shut()
 
 
-class Loader:
+class Loader(Player):
     """Some of the workers of a run."""
+
+    COMMANDS = frozenset(("open", "subscribed", "hello", "reside", "fill", "pace", "shut"))
 
     def __init__(self, options: BenchOptions, workers: list[int]) -> None:
         """Make their batches.
@@ -71,22 +68,6 @@ class Loader:
         self._seqs: dict[int, int] = {}
         self._signals = 0
         self._resident: Iterator[bytes] = iter(())
-
-    def do(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Carry out one command.
-
-        Args:
-            do: Its name.
-            arguments: Its arguments.
-
-        Returns:
-            The answer.
-
-        Raises:
-            BenchError: Nobody subscribed.
-        """
-        answer: dict[str, Any] = getattr(self, do)(**arguments) or {}
-        return {"done": do, **answer}
 
     def open(self, url: str, keys: str | None = None) -> dict[str, Any]:
         """Bind a socket for each worker.

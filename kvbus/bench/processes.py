@@ -13,13 +13,13 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from kvbus.errors import KvbusError
 
-__all__ = ["BenchError", "Channel", "Child"]
+__all__ = ["BenchError", "Channel", "Child", "Player"]
 
 ANSWER_S = 60.0
 """Longest wait for an answer. Making a load of a million events takes about 20 s on a slow core."""
@@ -86,6 +86,47 @@ class Channel:
         line, _, self._buffer = self._buffer.partition(b"\n")
         message: dict[str, Any] = msgspec.json.decode(line)
         return message
+
+
+class Player:
+    """What a child plays: each of its commands is a method, whose result, if any, is the answer.
+
+    Attributes:
+        COMMANDS: Names of these methods; nothing else of it can be asked for.
+    """
+
+    COMMANDS: ClassVar[frozenset[str]] = frozenset()
+
+    def serve(self, channel: Channel) -> None:
+        """Say that it is ready, and do what the parent says until it closes.
+
+        Args:
+            channel: To the parent.
+        """
+        channel.write({"ready": True})
+        while (command := channel.read()) is not None:
+            try:
+                channel.write(self.do(**command))
+            except BenchError as error:
+                channel.write({"failed": str(error)})
+
+    def do(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Carry out one command.
+
+        Args:
+            do: Its name.
+            arguments: Its arguments.
+
+        Returns:
+            The answer.
+
+        Raises:
+            BenchError: There is no such command, or what was waited for did not come.
+        """
+        if do not in self.COMMANDS:
+            raise BenchError(f"there is no command {do!r}")
+        answer: dict[str, Any] = getattr(self, do)(**arguments) or {}
+        return {"done": do, **answer}
 
 
 class Child:

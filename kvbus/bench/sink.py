@@ -12,7 +12,7 @@ from typing import Any
 import zmq
 
 from kvbus.bench.load import HELLO, MARK, checksum, is_signal
-from kvbus.bench.processes import BenchError, Channel
+from kvbus.bench.processes import BenchError, Channel, Player
 from kvbus.security.key_files import Keyring
 from kvbus.security.keys import CurveConfig
 from kvbus.sockets import ZmqContext, ZmqSocket, receive_frames, set_curve
@@ -38,17 +38,14 @@ def run(role: str, channel: Channel, arguments: dict[str, Any]) -> None:
         arguments: None.
     """
     sink = Sink()
-    channel.write({"ready": True})
-    while (command := channel.read()) is not None:
-        try:
-            channel.write(sink.do(**command))
-        except BenchError as error:
-            channel.write({"failed": str(error)})
+    sink.serve(channel)
     sink.shut()
 
 
-class Sink:
+class Sink(Player):
     """Some of the subscribers of a run."""
+
+    COMMANDS = frozenset(("open", "hello", "watch", "count", "shut"))
 
     def __init__(self) -> None:
         """Begin without a socket."""
@@ -57,22 +54,6 @@ class Sink:
         self._poller = zmq.Poller()
         self._received: list[list[tuple[int, bytes]]] = []
         self._said_hello: list[set[bytes]] = []
-
-    def do(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Carry out one command.
-
-        Args:
-            do: Its name.
-            arguments: Its arguments.
-
-        Returns:
-            The answer.
-
-        Raises:
-            BenchError: What was waited for did not come.
-        """
-        answer: dict[str, Any] = getattr(self, do)(**arguments) or {}
-        return {"done": do, **answer}
 
     def open(self, subscribers: list[list[str]], keys: str | None = None) -> None:
         """Connect subscribers.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbus.bench.processes import BenchError, Channel, Child
+from kvbus.bench.processes import BenchError, Channel, Child, Player
 
 
 def test_objects_cross_a_channel_one_a_line() -> None:
@@ -22,6 +22,41 @@ def test_objects_cross_a_channel_one_a_line() -> None:
     os.close(write_fd)
     assert reader.read() is None
     os.close(read_fd)
+
+
+class _Echo(Player):
+    """Knows one command, and has a method that is none."""
+
+    COMMANDS = frozenset(("say",))
+
+    def say(self, word: str) -> dict[str, str]:
+        if not word:
+            raise BenchError("nothing to say")
+        return {"said": word}
+
+    def other(self) -> None:
+        raise AssertionError
+
+
+def test_a_player_does_what_its_commands_name_and_nothing_else() -> None:
+    """A line of JSON reaches no method that was not meant for it; what fails is told, and it goes on."""
+    (parent_read, child_write), (child_read, parent_write) = os.pipe(), os.pipe()
+    parent, child = Channel(parent_read, parent_write), Channel(child_read, child_write)
+    parent.write({"do": "other"})
+    parent.write({"do": "serve", "channel": 1})
+    parent.write({"do": "say", "word": ""})
+    parent.write({"do": "say", "word": "x"})
+    os.close(parent_write)
+    _Echo().serve(child)
+    assert [
+        {"ready": True},
+        {"failed": "there is no command 'other'"},
+        {"failed": "there is no command 'serve'"},
+        {"failed": "nothing to say"},
+        {"done": "say", "said": "x"},
+    ] == [parent.read() for _ in range(5)]
+    for each in (parent_read, child_write, child_read):
+        os.close(each)
 
 
 def test_a_child_answers_and_ends_with_its_stdin(tmp_path: Path) -> None:
