@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
+from kvbus.config.workers import OPTION, read_options
 from kvbus.endpoints import Endpoint, parse_ranks
 from kvbus.errors import ConfigError, Problem
 
@@ -127,7 +128,6 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True):
 _URL = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[^\]/@?#\s]+\]|[^\[\]/:@?#\s]+)(?::(?P<port>[0-9]{1,5}))?(?P<path>/[!-~]*)?"
 )
-_OPTION = re.compile(r",(?=[a-z_]+=)")
 
 
 def parse_discovery(text: str, field: str = "--discover") -> DiscoveryConfig:
@@ -143,20 +143,12 @@ def parse_discovery(text: str, field: str = "--discover") -> DiscoveryConfig:
     Raises:
         ConfigError: Unknown kind or option, or a target that cannot be.
     """
-    place, *options = _OPTION.split(text)
+    place, *options = OPTION.split(text)
     kind, colon, target = place.partition(":")
     if not colon or kind not in get_args(DiscoveryKind):
         example = "expected file:PATH, dns:HOST:PORT, vllm:URL or sglang:URL"
         raise ConfigError([Problem(field, text, example)])
-    found: dict[str, str] = {}
-    for option in options:
-        name, _, value = option.partition("=")
-        if name not in {"name", "replay", "ranks", "group"}:
-            known = "name=, replay=, ranks= and group="
-            raise ConfigError([Problem(field, text, f"unknown option {name!r}; known are {known}")])
-        if name in found:
-            raise ConfigError([Problem(field, text, f"{name}= is given twice")])
-        found[name] = value
+    found = read_options(options, ("name", "replay", "ranks", "group"), text, field)
     replay = found.get("replay")
     if replay is not None and not re.fullmatch(r"[0-9]{1,5}", replay):
         raise ConfigError([Problem(f"{field},replay=", replay, "must be a port")])

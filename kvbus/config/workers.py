@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from kvbus.endpoints import Endpoint, parse_ranks
 from kvbus.errors import ConfigError, Problem
 
-__all__ = ["DEFAULT_INGEST", "IngestConfig", "WorkerConfig", "parse_worker"]
+__all__ = ["DEFAULT_INGEST", "OPTION", "IngestConfig", "WorkerConfig", "parse_worker", "read_options"]
 
 DEFAULT_INGEST = "tcp://127.0.0.1:5800"
 
 _WORKER = re.compile(r"(?:(?P<id>[^=/:,]*)=)?(?P<endpoint>(?:bind:|connect:)?[a-z]+://.*)", re.DOTALL)
-_OPTION = re.compile(r",(?=[a-z_]+=)")
+OPTION = re.compile(r",(?=[a-z_]+=)")
+"""Stands in front of each option of a place as typed; what is between two of them may have commas."""
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,21 +110,13 @@ def parse_worker(text: str, field: str = "--worker") -> WorkerConfig:
     Raises:
         ConfigError: Unknown option, missing or repeated part, bad endpoint or ranks.
     """
-    endpoint_text, *options = _OPTION.split(text)
+    endpoint_text, *options = OPTION.split(text)
     if not (match := _WORKER.fullmatch(endpoint_text)):
         raise ConfigError([Problem(field, text, "expected [id=]endpoint[,replay=endpoint][,ranks=0-3]")])
     worker_id, endpoint = match["id"], match["endpoint"]
     if worker_id == "":
         raise ConfigError([Problem(field, text, "the id in front of '=' is empty")])
-    found: dict[str, str] = {}
-    for option in options:
-        name, _, value = option.partition("=")
-        if name not in {"replay", "ranks", "group", "server_key"}:
-            known = "known are replay=, ranks=, group= and server_key="
-            raise ConfigError([Problem(field, text, f"unknown option {name!r}; {known}")])
-        if name in found:
-            raise ConfigError([Problem(field, text, f"{name}= is given twice")])
-        found[name] = value
+    found = read_options(options, ("replay", "ranks", "group", "server_key"), text, field)
     worker = WorkerConfig(
         worker_id=worker_id or endpoint.removeprefix("connect:").removeprefix("bind:"),
         endpoint=endpoint,
@@ -135,3 +128,30 @@ def parse_worker(text: str, field: str = "--worker") -> WorkerConfig:
     if problems := list(worker.problems(field, f"{field},replay=")):
         raise ConfigError(problems)
     return worker
+
+
+def read_options(options: Sequence[str], known: Sequence[str], text: str, field: str) -> dict[str, str]:
+    """Read what follows a place as typed.
+
+    Args:
+        options: Each as `name=value`.
+        known: Names that there are, at least two.
+        text: The whole of what the user typed.
+        field: Flag or key to name in an error.
+
+    Returns:
+        Values by name.
+
+    Raises:
+        ConfigError: Unknown or repeated option.
+    """
+    found: dict[str, str] = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        if name not in known:
+            names = f"{'=, '.join(known[:-1])}= and {known[-1]}="
+            raise ConfigError([Problem(field, text, f"unknown option {name!r}; known are {names}")])
+        if name in found:
+            raise ConfigError([Problem(field, text, f"{name}= is given twice")])
+        found[name] = value
+    return found

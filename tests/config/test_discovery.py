@@ -65,7 +65,7 @@ def test_a_place_as_typed(text, place, shown, address):
         ("dns:h:1,replay=x", "must be a port"),
         ("dns:h:1,replay=70000", "must be from 1 to 65535"),
         ("dns:h:1,ranks=3-1", "runs backwards"),
-        ("dns:h:1,a=b", "unknown option 'a'"),
+        ("dns:h:1,a=b", "unknown option 'a'; known are name=, replay=, ranks= and group="),
         ("dns:h:1,name=a,name=b", "given twice"),
         ("vllm:h:8000", "must be the URL of a server"),
         ("vllm:http://u:p@h", "must be the URL of a server"),

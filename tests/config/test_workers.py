@@ -40,7 +40,7 @@ def test_a_worker_as_typed(text, worker):
         ("h:1", "expected"),
         ("tcp://h:70000", "70000"),
         ("tcp://h:1,replay=nonsense", "replay"),
-        ("tcp://h:1,foo=2", "unknown option 'foo'"),
+        ("tcp://h:1,foo=2", "unknown option 'foo'; known are replay=, ranks=, group= and server_key="),
         ("tcp://h:1,ranks=3-1", "ranks"),
         ("tcp://h:1,ranks=0,ranks=1", "twice"),
         ("tcp://h:65535,ranks=0-1", "65536"),
