@@ -11,6 +11,7 @@ import typer
 
 from kvbus_cli.curve_flags import CurveKey, ServerKey, curve_of, naming_curve_flags
 from kvbus_cli.exits import Exit
+from kvbus_cli.filter_flags import GroupIdx, Locality, Medium, Ownership
 from kvbus_cli.reporting import complain, reporting
 
 if TYPE_CHECKING:
@@ -40,20 +41,10 @@ def snapshot(
         str | None,
         typer.Option(metavar="ENDPOINT", help="Where it answers replay; else ENDPOINT and its port + 100 are tried."),
     ] = None,
-    ownership: Annotated[
-        list[str] | None,
-        typer.Option(metavar="any|primary|NAME", help="Whose blocks: primary = the engine's own. Repeatable."),
-    ] = None,
-    medium: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MEDIUM", help="GPU, CPU, STORAGE, ... as published; none = absent. Repeatable."),
-    ] = None,
-    locality: Annotated[
-        list[str] | None, typer.Option(metavar="LOCALITY", help="LOCAL or REMOTE; none = absent. Repeatable.")
-    ] = None,
-    group_idx: Annotated[
-        list[str] | None, typer.Option(metavar="N", help="KV-cache group; none = absent. Repeatable.")
-    ] = None,
+    ownership: Ownership = None,
+    medium: Medium = None,
+    locality: Locality = None,
+    group_idx: GroupIdx = None,
     timeout: Annotated[float, typer.Option(metavar="S", help="Give up after S seconds of silence.")] = 10.0,
     curve_key: CurveKey = None,
     server_key: ServerKey = None,

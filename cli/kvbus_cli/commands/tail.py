@@ -20,6 +20,7 @@ from kvbus.errors import ConfigError, Problem, UsageError
 from kvbus.views.filters import EventFilter
 from kvbus_cli.command_options import config_option
 from kvbus_cli.curve_flags import CurveKey, ServerKey, curve_of, naming_curve_flags
+from kvbus_cli.filter_flags import GroupIdx, Locality, Medium, Ownership
 from kvbus_cli.reporting import complain, reporting
 
 if TYPE_CHECKING:
@@ -53,20 +54,10 @@ def tail(
     topic: Annotated[
         str, typer.Option(metavar="TOPIC", help="Exact topic, or a prefix with a trailing *; empty = every topic.")
     ] = "",
-    ownership: Annotated[
-        list[str] | None,
-        typer.Option(metavar="any|primary|NAME", help="Whose blocks: primary = the engine's own. Repeatable."),
-    ] = None,
-    medium: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MEDIUM", help="GPU, CPU, STORAGE, ... as published; none = absent. Repeatable."),
-    ] = None,
-    locality: Annotated[
-        list[str] | None, typer.Option(metavar="LOCALITY", help="LOCAL or REMOTE; none = absent. Repeatable.")
-    ] = None,
-    group_idx: Annotated[
-        list[str] | None, typer.Option(metavar="N", help="KV-cache group; none = absent. Repeatable.")
-    ] = None,
+    ownership: Ownership = None,
+    medium: Medium = None,
+    locality: Locality = None,
+    group_idx: GroupIdx = None,
     event: Annotated[
         list[str] | None, typer.Option(metavar="stored|removed|cleared", help="Type of event. Repeatable.")
     ] = None,
