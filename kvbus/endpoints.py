@@ -114,8 +114,6 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         if self.host == "*":
             return True
         address = self._address
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
         return address is not None and address.is_unspecified
 
     @property
@@ -134,14 +132,14 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         if self.transport != "tcp" or self.host in ("localhost", "lo", "lo0"):
             return True
         address = self._address
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
         return address is not None and address.is_loopback
 
     @property
     def _address(self) -> _Address | None:
+        """The host as an address, an IPv4 one inside an IPv6 one as what it is; `None` for a name."""
         if self.is_ipv6:
-            return ipaddress.IPv6Address(self.host[1:-1])
+            address = ipaddress.IPv6Address(self.host[1:-1])
+            return address.ipv4_mapped or address
         return ipaddress.IPv4Address(self.host) if _NUMBERS.fullmatch(self.host) else None
 
     def binds(self, default: bool) -> bool:
