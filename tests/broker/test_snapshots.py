@@ -371,6 +371,21 @@ class Follower:
                 else:
                     self.take(self.receiver.receive_replay(message.seq, message.payload, book.now_ns, self.request[0]))
 
+    def catch_up(self) -> None:
+        """Let all that is under way arrive."""
+        for _ in range(10):
+            self.book.settle()
+            self.turn(10, 100)
+
+    def miss(self, events) -> None:
+        """Be away while the view announces something, and catch up."""
+        self.take(self.receiver.disconnected(self.book.now_ns))
+        for event in events:
+            self.book.send("a", event)
+        self.live_from = len(self.book.frames[0])
+        self.take(self.receiver.reconnected(self.book.now_ns))
+        self.catch_up()
+
     def held(self):
         delivered = [output for output in self.outputs if isinstance(output, Deliver)]
         return fold_batches(decode_batch(output.payload) for output in delivered)
@@ -410,9 +425,7 @@ def test_an_idle_subscriber_that_asks_again_and_compares_sees_no_restart():
     for number in range(20):
         book.send("a", store(number))
     follower = Follower(book, 1)
-    for _ in range(10):
-        book.settle()
-        follower.turn(10, 100)
+    follower.catch_up()
     for _ in range(4):
         book.now_ns = follower.receiver.deadline_ns
         follower.take(follower.receiver.on_time(book.now_ns))
@@ -427,15 +440,7 @@ def test_a_subscriber_that_was_away_for_longer_than_the_buffer_begins_anew_with_
     book.send("a", store(1))
     follower = Follower(book, 1)
     follower.turn(10, 10)
-    follower.take(follower.receiver.disconnected(book.now_ns))
-    for number in range(2, 30):
-        book.send("a", store(number))
-    book.send("a", BlockRemoved([1], "GPU"))
-    follower.live_from = len(book.frames[0])
-    follower.take(follower.receiver.reconnected(book.now_ns))
-    for _ in range(10):
-        book.settle()
-        follower.turn(10, 100)
+    follower.miss([*map(store, range(2, 30)), BlockRemoved([1], "GPU")])
     assert ["NewEpoch"] == [type(each).__name__ for each in follower.outputs if isinstance(each, NewEpoch | Lost)]
     assert fold_batches(book.sent[0]) == follower.held()
 
@@ -446,19 +451,10 @@ def test_a_subscriber_whose_last_batch_was_empty_does_not_take_a_snapshot_for_wh
     for number in range(20):
         book.send("a", store(number))
     follower = Follower(book, 1)
-    for _ in range(10):
-        book.settle()
-        follower.turn(10, 100)
+    follower.catch_up()
     last = [each for each in follower.outputs if isinstance(each, Deliver)][-1]
     assert [] == decode_batch(last.payload).events
-    follower.take(follower.receiver.disconnected(book.now_ns))
-    for number in range(30, 60):
-        book.send("a", store(number))
-    follower.live_from = len(book.frames[0])
-    follower.take(follower.receiver.reconnected(book.now_ns))
-    for _ in range(10):
-        book.settle()
-        follower.turn(10, 100)
+    follower.miss(map(store, range(30, 60)))
     assert ["NewEpoch"] == [type(each).__name__ for each in follower.outputs if isinstance(each, NewEpoch | Lost)]
     assert fold_batches(book.sent[0]) == follower.held()
 
