@@ -118,37 +118,26 @@ def _knocked(evidence: Evidence, knock: Knock, where: str) -> Iterator[Finding]:
 
 def _refused(evidence: Evidence, knock: Knock, where: str) -> Finding:
     """Nobody listens there."""
-    target = evidence.target
+    target, nearby = evidence.target, evidence.publisher_nearby
+    seen = f"nobody listens at {target.endpoint.url}: {knock.detail}"
     if target.role is Role.VIEW:
-        return Finding(
-            cause=Cause.NOBODY_LISTENS,
-            severity=Severity.PROBLEM,
-            where=where,
-            seen=f"nobody listens at {target.endpoint.url}: {knock.detail}",
-            means="the broker does not run, or not with this configuration",
-            do="start kvbus broker with this configuration, and ask again",
+        means = "the broker does not run, or not with this configuration"
+        do = "start kvbus broker with this configuration, and ask again"
+    elif nearby is not None:
+        seen += f"; a publisher answers at {nearby.url}"
+        means = "the port is wrong, or the engine that should be there is not up"
+        do = f"try {nearby.url}"
+    else:
+        means = (
+            "the port is another one, or the engine is not up yet, or its KV events are off, or it connects too (a vLLM endpoint "
+            "without * does) and both sides wait for each other"
         )
-    enable = ENABLE.replace("PORT", str(target.endpoint.port or 5557))
-    if evidence.publisher_nearby is not None:
-        nearby = evidence.publisher_nearby
-        return Finding(
-            cause=Cause.NOBODY_LISTENS,
-            severity=Severity.PROBLEM,
-            where=where,
-            seen=f"nobody listens at {target.endpoint.url}: {knock.detail}; a publisher answers at {nearby.url}",
-            means="the port is wrong, or the engine that should be there is not up",
-            do=f"try {nearby.url}",
+        enable = ENABLE.replace("PORT", str(target.endpoint.port or 5557))
+        do = (
+            f"switch events on and let the engine bind: {enable}; its rank r is on port + r. --listen finds out whether it "
+            "connects"
         )
-    return Finding(
-        cause=Cause.NOBODY_LISTENS,
-        severity=Severity.PROBLEM,
-        where=where,
-        seen=f"nobody listens at {target.endpoint.url}: {knock.detail}",
-        means="the port is another one, or the engine is not up yet, or its KV events are off, or it connects too (a vLLM "
-        "endpoint without * does) and both sides wait for each other",
-        do=f"switch events on and let the engine bind: {enable}; its rank r is "
-        "on port + r. --listen finds out whether it connects",
-    )
+    return Finding(cause=Cause.NOBODY_LISTENS, severity=Severity.PROBLEM, where=where, seen=seen, means=means, do=do)
 
 
 def _secured(mechanism: str, evidence: Evidence, where: str) -> Finding:
