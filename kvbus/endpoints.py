@@ -42,7 +42,7 @@ INPROC_NAME_BYTES_MAX = 255
 HOST_CHARACTERS_MAX = 253
 """Longest name that DNS can hold."""
 RANKS_MAX = 4096
-"""Ranks in one range; four times the largest data-parallel deployment that we know of, and no `0-999999999` fills memory."""
+"""Ranks of one engine; four times the largest data-parallel deployment that we know of, and no `0-999999999` fills memory."""
 
 _TRANSPORTS = ("tcp", "ipc", "inproc")
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvbus.endpoints import PORT_MAX
 from kvbus.errors import ConfigError, Problem
 
 __all__ = ["parse_address"]
@@ -21,8 +22,8 @@ def parse_address(text: str, field: str = "--http") -> tuple[str, int]:
         ConfigError: It is something else.
     """
     host, colon, port = text.removeprefix("http://").rstrip("/").rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError([Problem(field, text, "expected HOST:PORT, port 0 to 65535")])
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
+        raise ConfigError([Problem(field, text, f"expected HOST:PORT, port 0 to {PORT_MAX}")])
     if host.startswith("[") and host.endswith("]"):
         return host[1:-1], int(port)
     if any(sign in host for sign in ":[]/ "):

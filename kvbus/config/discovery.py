@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import msgspec
 
 from kvbus.config.workers import OPTION, read_options
-from kvbus.endpoints import Endpoint, parse_ranks
+from kvbus.endpoints import PORT_MAX, Endpoint, parse_ranks
 from kvbus.errors import ConfigError, Problem
 
 __all__ = ["Address", "DiscoveryConfig", "DiscoveryKind", "parse_discovery"]
@@ -116,8 +116,8 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True):
                 yield Problem(f"{where}{name}", str(value), f"is for dns only; {self.kind} says it itself")
         if self.group is not None and self.kind == "file":
             yield Problem(f"{where}group", self.group, "the file says the group of each worker itself")
-        if self.replay_port is not None and not 1 <= self.replay_port <= 65_535:
-            yield Problem(f"{where}replay_port", str(self.replay_port), "must be from 1 to 65535")
+        if self.replay_port is not None and not 1 <= self.replay_port <= PORT_MAX:
+            yield Problem(f"{where}replay_port", str(self.replay_port), f"must be from 1 to {PORT_MAX}")
         for name, seconds in (("interval_s", self.interval_s), ("timeout_s", self.timeout_s)):
             if not 0 < seconds < float("inf"):
                 yield Problem(f"{where}{name}", str(seconds), "must be more than 0 seconds and finite")

@@ -15,13 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kvbus.config.workers import WorkerConfig
-from kvbus.endpoints import PORT_MAX, Endpoint
+from kvbus.endpoints import PORT_MAX, RANKS_MAX, Endpoint
 from kvbus.errors import ConfigError
 
 __all__ = ["AnswerError", "sglang_workers", "vllm_workers"]
-
-RANKS_MAX = 4096
-"""Ranks of one engine; as in a range that is typed."""
 
 
 class AnswerError(Exception):

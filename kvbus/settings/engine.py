@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from kvbus.config.workers import WorkerConfig
-from kvbus.endpoints import Endpoint
+from kvbus.endpoints import RANKS_MAX, Endpoint
 from kvbus.errors import ConfigError, Problem
 
 __all__ = ["EngineConfig", "engine_endpoint", "engine_replay_endpoint", "engine_worker", "parse_engine_config"]
@@ -141,8 +141,8 @@ def engine_worker(
     """
     if config.silence:
         raise ConfigError([Problem(field, config.publisher or "", config.silence)])
-    if not 1 <= ranks <= 4096:
-        raise ConfigError([Problem("--engine-ranks", str(ranks), "must be from 1 to 4096")])
+    if not 1 <= ranks <= RANKS_MAX:
+        raise ConfigError([Problem("--engine-ranks", str(ranks), f"must be from 1 to {RANKS_MAX}")])
     replay = config.replay_endpoint
     worker = WorkerConfig(
         worker_id=worker_id,
