@@ -21,6 +21,10 @@ __all__ = ["knock_at"]
 
 _READ_BYTES = 4_096
 
+LATE_LOOKS_MAX = 3
+"""Looks once the time is over, at what has come by then: connected, greeted, answered. A machine that stood still for a moment
+would else make an unreachable peer of one that has long answered."""
+
 _WEB = b"GET / HTTP/1.0\r\n\r\n"
 _WEB_S = 1.0
 """How long a web server may take to answer what it cannot."""
@@ -54,8 +58,11 @@ def _go(visits: Sequence[_Visit], seconds: float) -> None:
         for visit in visits:
             if visit.begin():
                 selector.register(visit.socket, selectors.EVENT_WRITE, visit)
-        while selector.get_map() and (left_s := until - time.monotonic()) > 0:
-            for key, _ in selector.select(left_s):
+        late_looks = 0
+        while selector.get_map() and late_looks < LATE_LOOKS_MAX:
+            left_s = until - time.monotonic()
+            late_looks += left_s <= 0
+            for key, _ in selector.select(max(0.0, left_s)):
                 visit = key.data
                 if visit.go_on():
                     selector.modify(visit.socket, selectors.EVENT_READ, visit)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
+from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 import zmq
 
+from kvbus.doctor import knocking
 from kvbus.doctor.evidence import Contact
 from kvbus.doctor.knocking import knock_at
 from kvbus.doctor.zmtp import Stage
@@ -18,7 +22,7 @@ from kvbus.sockets import open_socket
 HOST = "tcp://127.0.0.1:0"
 
 
-def knock(url: str, seconds: float = 5.0):
+def knock(url: str, seconds: float = 60.0):
     return knock_at([Endpoint.parse(url)], seconds)[0]
 
 
@@ -48,7 +52,7 @@ def test_many_at_once_in_order(zmq_context):
     with open_socket(zmq_context, zmq.PUB, Endpoint.parse(HOST)) as bound, socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         urls = [f"tcp://127.0.0.1:{nobody.getsockname()[1]}", bound.url, "tcp://no-such-pod.invalid:1"]
-        found = knock_at([Endpoint.parse(url) for url in urls], 5.0)
+        found = knock_at([Endpoint.parse(url) for url in urls], 60.0)
     assert [Contact.REFUSED, Contact.GREETED, Contact.UNRESOLVED] == [each.contact for each in found]
     assert [] == knock_at([], 1.0)
 
@@ -62,6 +66,21 @@ def test_ipc(zmq_context, tmp_path):
 
 def test_who_says_nothing_is_left_in_time():
     with socket.create_server(("127.0.0.1", 0)) as server:
+        assert Contact.SILENT is knock(f"tcp://127.0.0.1:{server.getsockname()[1]}", 0.05).contact
+
+
+def test_what_has_come_is_seen_though_the_time_is_over(monkeypatch):
+    """A machine that stands still for a moment makes nobody unreachable."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:
+        looks = itertools.count()
+
+        def now() -> float:
+            look = next(looks)
+            if look == 1:
+                stack.enter_context(server.accept()[0])
+            return 100.0 * look
+
+        monkeypatch.setattr(knocking, "time", SimpleNamespace(monotonic=now))
         assert Contact.SILENT is knock(f"tcp://127.0.0.1:{server.getsockname()[1]}", 0.05).contact
 
 
@@ -109,9 +128,9 @@ def test_the_peer_takes_no_harm(zmq_context):
     with Publisher(HOST, replay_endpoint=HOST) as publisher, zmq_context.socket(zmq.SUB) as reader:
         reader.subscribe(b"")
         reader.connect(str(publisher.endpoint))
-        assert publisher.wait_for_subscribers()
+        assert publisher.wait_for_subscribers(1, 60)
         for _ in range(20):
-            knock_at([Endpoint.parse(str(publisher.endpoint)), Endpoint.parse(str(publisher.replay_endpoint))], 5.0)
+            knock_at([Endpoint.parse(str(publisher.endpoint)), Endpoint.parse(str(publisher.replay_endpoint))], 60.0)
         publisher.publish([])
         assert reader.poll(60_000)
         assert [0, 0] == [sum(each.refused.values()) for each in publisher.stats.sockets]
