@@ -24,7 +24,7 @@ from kvbus.events import BlockRemoved, BlockStored
 from kvbus.ops.metrics import METRICS
 from kvbus.ops.site import open_site
 from tests.broker.real import ANY, read_until, real_broker
-from tests.integration.processes import free_port
+from tests.machine import free_ports
 from tests.shared_data import CHECKOUT, program
 
 DASHBOARD = json.loads((CHECKOUT / "deploy" / "grafana" / "kvbus.json").read_text(encoding="utf-8"))
@@ -75,7 +75,7 @@ def _prometheus(folder: Path, target: str) -> Iterator[str]:
         "scrape_configs": [{"job_name": "kvbus", "static_configs": [{"targets": [target]}]}],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    address = free_port().removeprefix("tcp://")
+    address = f"127.0.0.1:{free_ports(1)}"
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
             [

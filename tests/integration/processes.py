@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +12,7 @@ from types import TracebackType
 from kvbus.events import Event
 from kvbus.wire.jsonform import dumps, event_to_json
 
-__all__ = ["PublishProcess", "TailProcess", "free_port"]
-
-
-def free_port() -> str:
-    """Return the URL of a port that is free now, for a process that has no way to tell which it took."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+__all__ = ["PublishProcess", "TailProcess"]
 
 
 class _Process:

@@ -90,15 +90,17 @@ def test_of_two_workers_one_restarts_and_both_begin_a_new_segment(zmq_context):
 
 @pytest.mark.parametrize("policy", ["clear", "hold"])
 def test_a_worker_that_stays_away_departs_and_joins_again(zmq_context, policy):
-    with Rig(zmq_context, workers=2, worker_timeout_s=0.4, on_departure=policy) as rig:
+    with Rig(zmq_context, workers=2, on_departure=policy) as rig:
         one, two = rig.workers
         begun(rig)
         two.die()
+        rig.change(worker_timeout_s=0.4)  # from the start it would also meet one that a busy machine keeps waiting
         wait_until(lambda: rig.told("worker_departed"))
         assert "departed" == rig.row(1).state
         one.publish(stored(60))
         if policy == "clear":
             rig.reader.until(lambda: rig.reader.blocks == {60})
+        rig.change(worker_timeout_s=60.0)
         two.live_again()
         wait_until(lambda: rig.told("worker_returned") and rig.told("worker_restarted"))
         assert two.publisher.wait_for_subscribers(1, PATIENCE_S)
