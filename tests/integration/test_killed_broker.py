@@ -32,9 +32,6 @@ RANKS = 4
 REST_S = 90.0
 """Longest wait for the end of the trace and of the last recovery."""
 
-QUIET_S = 3.0
-"""A recovery asks again within two seconds, and a trace has no such pause at this speed."""
-
 Key = tuple[str | None, str | None, int | None, BlockHash]
 
 
@@ -98,6 +95,13 @@ def logged_events(folder: Path, rank: int) -> list[dict[str, Any]]:
         return [event for line in lines for event in json.loads(line)["events"]]
 
 
+def trace_flags(folder: Path, name: str, requests: int) -> list[str]:
+    """What makes a trace, and where it is written down."""
+    flags = ["worker", "--ranks", str(RANKS), "--ownership", "cpu-tier", "--requests", str(requests)]
+    flags += ["--gpu-blocks", "300", "--cpu-blocks", "600", "--clears-per-hour", "100", "--skew-ms", "20"]
+    return [*flags, "--log-dir", str(folder / f"{name}log"), "--oracle", str(folder / f"{name}oracle")]
+
+
 class Bus:
     """Four ranks, and a broker that is killed and started again on the ports that it got first."""
 
@@ -105,10 +109,8 @@ class Bus:
         self.folder = folder
         self.lives = 0
         self._stack = stack
-        flags = ["worker", "--ranks", str(RANKS), "--ownership", "cpu-tier", "--requests", str(requests)]
-        flags += ["--gpu-blocks", "300", "--cpu-blocks", "600", "--speed", "20", "--clears-per-hour", "100"]
-        flags += ["--log-dir", str(folder / "log"), "--oracle", str(folder / "oracle"), "--linger", "600"]
-        flags += ["--endpoint", ANY, "--replay", ANY, "--wait-subscribers", "--skew-ms", "20"]
+        flags = trace_flags(folder, "", requests)
+        flags += ["--speed", "20", "--linger", "600", "--endpoint", ANY, "--replay", ANY, "--wait-subscribers"]
         self.worker = stack.enter_context(Child.that_gets_ready("worker", flags, folder))
         self._flags = ["broker", "--topic", "kv"]
         self._flags += [
@@ -147,13 +149,13 @@ class Bus:
         return found
 
 
-def wait_until_quiet(follower: Follower) -> None:
-    """Wait until the follower has been given nothing for a while; while the trace runs, something comes every 50 ms."""
-    until, quiet_since, count = time.monotonic() + REST_S, time.monotonic(), -1
-    while time.monotonic() < min(until, quiet_since + QUIET_S):
+def wait_for_rest(follower: Follower, folder: Path, *, has_journal: bool) -> None:
+    """Wait until the follower holds what the same trace leaves behind when nobody listens; it is played to its end by then."""
+    until, content = time.monotonic() + REST_S, oracle_content(folder / "truth-oracle")
+    events_count = len(logged_events(folder / "truth-log", 0)) if has_journal else 0
+    while len(follower.events()) < events_count or content != follower.believed():
+        assert time.monotonic() < until, "it has not come to rest"
         follower.thread.join(0.1)
-        if count != len(follower.items):
-            quiet_since, count = time.monotonic(), len(follower.items)
 
 
 @contextmanager
@@ -161,6 +163,8 @@ def killed(folder: Path, kills: int, requests: int, *, has_journal: bool) -> Ite
     """Run a trace, kill the broker at random, and wait until all has come to rest."""
     chance = random.Random(kills)
     with ExitStack() as stack:
+        truth = [*trace_flags(folder, "truth-", requests), "--speed", "max", "--endpoint", "null"]
+        stack.enter_context(Child("truth", truth, folder)).process.wait(60)
         bus = Bus(stack, folder, requests, has_journal=has_journal)
         follower = Follower(bus.endpoints)
         stack.callback(follower.close)
@@ -169,7 +173,7 @@ def killed(folder: Path, kills: int, requests: int, *, has_journal: bool) -> Ite
             with suppress(subprocess.TimeoutExpired):
                 bus.broker.process.wait(chance.uniform(0.05, 1.2))
             bus.kill()
-        wait_until_quiet(follower)
+        wait_for_rest(follower, folder, has_journal=has_journal)
         bus.worker.ask_to_end()  # only then is all in its books
         bus.worker.process.wait(60)
         yield bus, follower

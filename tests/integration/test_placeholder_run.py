@@ -162,6 +162,7 @@ def test_kvbus_worker_with_placeholders_through_kvbus_broker(tmp_path: Path) -> 
         tail = Tail(stack, "all", broker.wait_ready(), tmp_path)
         worker.process.wait(60)
         worker.finish()
+        tail.wait_for(logged(tmp_path / "said"))
         wait_until_quiet([tail])
         tail.end()
         stores = host_stores(map(event_from_json, tail.events()))
