@@ -58,5 +58,5 @@ def test_a_paused_child_of_a_killed_parent_is_gone(tmp_path: Path) -> None:
         assert parent.stdout is not None
         child = os.pidfd_open(int(parent.stdout.readline()))
         parent.kill()
-    assert [[child], [], []] == [list(each) for each in select.select([child], [], [], 10.0)]
+    assert [[child], [], []] == [list(each) for each in select.select([child], [], [], 60.0)]
     os.close(child)

@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from kvbus.bench.options import BenchOptions
-from kvbus.bench.soak_worker import Engine, make_cycle
+from kvbus.bench.soak_worker import LATE_STEPS_MAX, Engine, make_cycle
 from kvbus.events import BlockRemoved, BlockStored
 from kvbus.wire.codec import decode_event
 from kvbus.wire.envelope import split_batch
@@ -35,6 +35,12 @@ def engine(
     made.close()
 
 
+def begin(engine: Engine, rate: float) -> int:
+    """Tell it to go, and return the moment that it has taken for its beginning, nanoseconds."""
+    engine.do("go", rate=rate)
+    return round(engine._due_ns)
+
+
 def test_a_cycle_removes_all_that_it_stores(cycle: list[bytes]) -> None:
     """So it can be sent over and over without filling anybody's memory."""
     resident: dict[tuple[str | None, object], int] = {}
@@ -55,11 +61,10 @@ def test_all_ranks_send_the_same_at_the_rate(engine: Engine) -> None:
     """Steps that are due, no more; nothing before it is told to go."""
     engine.turn(time.monotonic_ns())
     assert 0 == engine.do("figures")["steps"]
-    start_ns = time.monotonic_ns()
-    engine.do("go", rate=10.0)
+    start_ns = begin(engine, 10.0)
     engine.turn(start_ns + SECOND)
     figures = engine.do("stop")
-    assert figures["steps"] in (10, 11)
+    assert 11 == figures["steps"]
     assert [figures["steps"]] * 2 == figures["batches"]
     assert 8 * figures["steps"] == figures["events"]
     engine.turn(start_ns + 2 * SECOND)
@@ -68,15 +73,13 @@ def test_all_ranks_send_the_same_at_the_rate(engine: Engine) -> None:
 
 def test_after_a_long_stall_steps_are_left_out(engine: Engine) -> None:
     """And counted."""
-    engine.do("go", rate=1000.0)
-    engine.turn(time.monotonic_ns() + SECOND)
-    assert engine.do("figures")["left_out"] in range(780, 810)
+    engine.turn(begin(engine, 1000.0) + SECOND)
+    assert 1000 - LATE_STEPS_MAX == engine.do("figures")["left_out"]
 
 
 def test_holes_are_numbered_and_kept(engine: Engine, zmq_context: zmq.Context[zmq.Socket[bytes]]) -> None:
     """One rank's batch goes to nobody, and can be had by replay."""
-    start_ns = time.monotonic_ns()
-    engine.do("go", rate=2.0)
+    start_ns = begin(engine, 2.0)
     for second in (1, 2, 3):
         engine.turn(start_ns + second * SECOND)
     assert 1 == engine.do("stop")["holes"]
@@ -99,12 +102,11 @@ def test_holes_are_numbered_and_kept(engine: Engine, zmq_context: zmq.Context[zm
 def test_a_rank_restarts_and_all_wait_for_it(engine: Engine) -> None:
     """It is away for a while, then back where it was, with numbers from 0."""
     url = engine.workers[0].url
-    start_ns = time.monotonic_ns()
-    engine.do("go", rate=1.0)
+    start_ns = begin(engine, 1.0)
     engine.turn(start_ns + 6 * SECOND)
     assert (1, False) == (engine.do("figures")["restarts"], engine.do("figures")["is_whole"])
     steps = engine.do("figures")["steps"]
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + 60
     while not engine.do("figures")["is_whole"] and time.monotonic() < end_s:
         engine.turn(start_ns + 7 * SECOND)
     assert engine.do("figures")["is_whole"]

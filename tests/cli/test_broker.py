@@ -98,12 +98,13 @@ def test_an_ingest_broker_tells_where_workers_connect(tmp_path):
 
 
 def log_lines(tmp_path):
-    return [json.loads(line) for line in (tmp_path / "broker.err").read_text().splitlines()]
+    lines = (tmp_path / "broker.err").read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may still be being written
 
 
 def wait_for_line(child, tmp_path, event):
     """Wait until the broker's log has a line; return it."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until and not child.has_ended:
         for line in log_lines(tmp_path):
             if line["event"] == event:

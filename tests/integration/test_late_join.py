@@ -99,8 +99,11 @@ def first_batch(worker: RealWorker, sub: zmq.Socket[bytes]) -> None:
     """Publish until the subscriber, whose subscription may still be under way, has heard something."""
     while not sub.poll(20):
         worker.publish(BlockRemoved([0]))
-    while sub.poll(100):
-        sub.recv_multipart()
+    # The last of them may still be under way, and from now on batches are counted.
+    last = BlockRemoved([1 << 40])
+    worker.publish(last)
+    while last not in decode_batch(sub.recv_multipart()[2]).events:
+        pass
 
 
 def publish_blocks(worker: RealWorker, sub: zmq.Socket[bytes], batches: int, blocks: int, first: int = 1) -> None:

@@ -118,7 +118,7 @@ def test_nobody_waits_for_a_stderr_that_nobody_reads() -> None:
 
     class Full(io.StringIO):
         def write(self, text: str) -> int:
-            may_write.wait(20)
+            may_write.wait(60)
             return super().write(text)
 
     stream, clock = Full(), Clock()

@@ -158,11 +158,12 @@ def test_g56_a_broker_to_which_nothing_comes_shows_noughts(zmq_context) -> None:
 
 def test_a_real_loop_that_hangs_is_seen_from_outside(zmq_context, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process lives and listens, and nothing moves any more: the probe has to fail, and to do so at once."""
-    monkeypatch.setattr(report_module, "SILENCE_MAX_S", 0.2)
     may_go_on = threading.Event()
     with real_broker(zmq_context, 1) as (broker, _, _), open_site(broker, "127.0.0.1:0") as site:
         port = int(site.url.rpartition(":")[2])
         assert 200 == get(port, "/healthz")[0].status
+        # Only now: a loop that has nothing to do may rest for longer than that.
+        monkeypatch.setattr(report_module, "SILENCE_MAX_S", 0.2)
         hanging = threading.Thread(target=lambda: broker._call(lambda: may_go_on.wait(WAIT_S)))
         hanging.start()
         try:

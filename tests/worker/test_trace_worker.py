@@ -70,7 +70,8 @@ def test_it_can_be_stopped_while_nothing_happens(speed: float) -> None:
     engine = EngineOptions(gpu_blocks=1, cpu_blocks=0, groups=())
     options = msgspec.structs.replace(NULL, engine=engine, requests_max=None, speed=speed)
     with TraceWorker(options) as worker:
-        assert not worker.wait(0.05)
+        while not worker.counts().requests:
+            assert not worker.wait(0.001)
         assert 0 == worker.counts().block_events
         worker.finish()
         counts = worker.counts()
