@@ -5,11 +5,18 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 import zmq
 
-__all__ = ["free_ports", "needs_ipv6", "needs_linux"]
+from kvbus.errors import ConfigError
+
+__all__ = ["bind_again", "free_ports", "needs_ipv6", "needs_linux"]
+
+
+Opened = TypeVar("Opened")
 
 
 def _has_ipv6() -> bool:
@@ -22,6 +29,19 @@ def _has_ipv6() -> bool:
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="measures with what only Linux tells of a process")
 
 needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
+
+
+def bind_again(bind: Callable[[], Opened]) -> Opened:
+    """Bind where a socket was that has just been closed: ZeroMQ's own thread may not yet have let go of its port."""
+    pause = zmq.Poller()  # polls nothing: waits without being in anybody's way
+    for _ in range(6_000):
+        try:
+            return bind()
+        except (zmq.ZMQError, ConfigError) as error:
+            if "in use" not in str(error):
+                raise
+            pause.poll(10)
+    raise AssertionError("the port is still in use")
 
 
 def free_ports(count: int) -> int:

@@ -13,6 +13,7 @@ from kvbus.connections import ConnectionChange, ConnectionWatch
 from kvbus.endpoints import Endpoint
 from kvbus.security.keys import CurveClient
 from kvbus.sockets import BoundSocket, SocketOptions, ZmqContext, open_socket
+from tests.machine import bind_again
 
 WAIT_MS = 60_000
 UP, DOWN = ConnectionChange.UP, ConnectionChange.DOWN
@@ -41,7 +42,7 @@ def test_a_reconnect_is_seen(zmq_context: ZmqContext) -> None:
         publisher.close()
         assert [DOWN] == next_changes(watch, 1)
         assert 0 == watch.connections_count
-        with open_socket(zmq_context, zmq.XPUB, Endpoint.parse(publisher.url)):
+        with bind_again(lambda: open_socket(zmq_context, zmq.XPUB, Endpoint.parse(publisher.url))):
             assert [UP] == next_changes(watch, 1)
             assert [] == watch.take_changes()
 

@@ -128,6 +128,7 @@ def test_g44_every_option_is_set_before_bind(zmq_context: ZmqContext) -> None:
         for _ in range(500):
             assert send_frames(publisher.socket, [payload])
         publisher.socket.setsockopt(zmq.SNDHWM, 1_000)
+        wait_readable(reader.socket)
         received = 0
         while reader.socket.poll(100):
             received += len(receive_frames(reader.socket, 1_000))

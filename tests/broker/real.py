@@ -13,6 +13,7 @@ from kvbus.config import BrokerConfig, ViewConfig, parse_worker
 from kvbus.events import Event, EventBatch
 from kvbus.wire.codec import decode_batch, encode_batch
 from kvbus.wire.frames import live_message
+from tests.machine import bind_again
 
 WAIT_MS = 60_000
 """How long something may take that must come; only a test that fails waits so long."""
@@ -28,7 +29,7 @@ class RealWorker:
         self.socket.linger = 0
         self.socket.sndhwm = 0
         self.socket.rcvtimeo = WAIT_MS
-        self.socket.bind(endpoint)
+        bind_again(lambda: self.socket.bind(endpoint))
         self.url = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.topic = topic
         self.seq = 0

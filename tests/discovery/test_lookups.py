@@ -133,7 +133,7 @@ def test_sglang_is_asked_by_its_older_path_too(engine):
 def test_every_address_is_asked_and_one_that_is_silent_has_not_gone(engine):
     """A pod whose API server is busy is still in DNS, and its publisher still publishes."""
     engine.answers["/kv_event_sources"] = json.dumps(SOURCES).encode()
-    where = place(f"vllm:http://pods:{engine.server_port}", timeout_s=5.0)
+    where = place(f"vllm:http://pods:{engine.server_port}", timeout_s=60.0)
     hosts = ["127.0.0.1", "127.0.0.2"]  # nobody listens on the second
     before = (
         msgspec.structs.replace(parse_worker("x=tcp://127.0.0.2:5557"), worker_id="pods/127.0.0.2"),

@@ -15,6 +15,7 @@ from kvbus.discovery.watch import DiscoveryWatch
 
 A, B = parse_worker("a=tcp://h:1"), parse_worker("b=tcp://h:2")
 FAST = 0.001
+WAIT_S = 60
 
 
 class Script:
@@ -46,8 +47,8 @@ def test_changes_are_said_and_nothing_else():
     script = Script((A,), (A,), (A, B), "down", "down", (B,))
     made, changes, told = watch(script)
     with made:
-        assert [(A,), (A, B), (B,)] == [changes.get(timeout=10) for _ in range(3)]
-        assert ["discovery_failed", "discovery_works_again"] == [told.get(timeout=10).name for _ in range(2)]
+        assert [(A,), (A, B), (B,)] == [changes.get(timeout=WAIT_S) for _ in range(3)]
+        assert ["discovery_failed", "discovery_works_again"] == [told.get(timeout=WAIT_S).name for _ in range(2)]
     assert changes.empty()
     assert [(), (A,), (A,), (A, B), (A, B), (A, B)] == script.before[:6]
 
@@ -55,7 +56,7 @@ def test_changes_are_said_and_nothing_else():
 def test_the_first_look_is_waited_for_and_what_it_found_is_there():
     made, _, _ = watch(Script((A,)), interval_s=60.0)
     with made:
-        assert made.wait_first(10)
+        assert made.wait_first(WAIT_S)
         assert 1 == made.status[0].looks
 
 
@@ -66,7 +67,7 @@ def test_who_waits_for_the_first_look_sees_who_was_found():
     tell_all = made._has_looked.set
     made._has_looked.set = lambda: (seen.append(made.workers), tell_all())
     with made:
-        assert made.wait_first(10)
+        assert made.wait_first(WAIT_S)
     assert [(A,)] == seen
 
 
@@ -75,15 +76,15 @@ def test_a_place_that_takes_its_time_is_not_waited_for_for_ever():
 
     def slow(place, before):
         entered.set()
-        release.wait(10)
+        release.wait(WAIT_S)
         return Found((A,))
 
     made, changes, _ = watch(slow)
     with made:
-        assert entered.wait(10)
+        assert entered.wait(WAIT_S)
         assert not made.wait_first(0)
         release.set()
-        assert (A,) == changes.get(timeout=10)
+        assert (A,) == changes.get(timeout=WAIT_S)
 
 
 def test_once_stopped_it_says_nothing_any_more():
@@ -91,12 +92,12 @@ def test_once_stopped_it_says_nothing_any_more():
 
     def slow(place, before):
         entered.set()
-        release.wait(10)
+        release.wait(WAIT_S)
         return Found((A,))
 
     made, changes, told = watch(slow)
     made.start()
-    assert entered.wait(10)
+    assert entered.wait(WAIT_S)
     stopper = threading.Thread(target=made.stop)
     stopper.start()
     while not made._stop.is_set():
@@ -124,5 +125,5 @@ def test_every_place_has_its_own_interval():
         for name, interval_s in (("often", FAST), ("seldom", 60.0))
     )
     with DiscoveryWatch(places, lambda: None, lambda _: None, count):
-        found = [asked.get(timeout=10) for _ in range(5)]
+        found = [asked.get(timeout=WAIT_S) for _ in range(5)]
     assert ["often", "seldom", "often", "often", "often"] == found

@@ -25,6 +25,7 @@ from kvbus.wire.codec import encode_batch
 from kvbus.wire.envelope import join_batch
 from kvbus.wire.frames import live_message
 from tests.integration.rig import ANY
+from tests.machine import free_ports
 
 ENOUGH = 12
 """Batches after which the doctor has heard enough here."""
@@ -128,7 +129,7 @@ def see(
 ) -> tuple[list[Evidence], list[Finding]]:
     """What it has seen, and what it finds."""
     targets = targets or worker_targets([parse_worker(each) for each in workers], topic)
-    effort = {"seconds": 5.0, "batches": ENOUGH, "knock_s": 1.0} | effort
+    effort = {"seconds": 60.0, "batches": ENOUGH, "knock_s": 20.0, "answer_s": 60.0} | effort
     evidences = examine(targets, Effort(**effort))
     return evidences, diagnose(evidences, router)
 
@@ -270,8 +271,7 @@ def test_old_replay_form_for_a_router_that_rejects_it():
 
 
 def test_both_sides_connect():
-    with free_port() as port:
-        url = f"tcp://127.0.0.1:{port}"
+    url = f"tcp://127.0.0.1:{free_ports(1)}"
     with Engine(f"connect:{url}", None) as engine:
         assert Cause.NOBODY_LISTENS in {finding.cause for finding in look(url)}
         findings = [each for each in look(url, listens=True) if each.cause is not Cause.REPLAY_MISSING]
@@ -288,15 +288,12 @@ def test_both_sides_bind():
 
 
 def test_bound_and_nobody_comes():
-    with free_port() as port:
-        pass
-    the_cause(look(f"bind:tcp://127.0.0.1:{port}", seconds=0.2), Cause.NOBODY_CONNECTS)
+    the_cause(look(f"bind:tcp://127.0.0.1:{free_ports(1)}", seconds=0.2), Cause.NOBODY_CONNECTS)
 
 
 def test_bound_and_workers_come():
     """The other way round is as good: an engine that connects to where the reader binds."""
-    with free_port() as port:
-        url = f"tcp://127.0.0.1:{port}"
+    url = f"tcp://127.0.0.1:{free_ports(1)}"
     with Engine(f"connect:{url}", None):
         evidences, findings = see(f"bind:{url}")
     assert [] == [finding for finding in findings if finding.severity is Severity.PROBLEM]
@@ -532,14 +529,14 @@ def test_curve_without_keys(keys):
 
 def test_curve_with_a_key_that_is_on_no_list(keys):
     with secured(keys) as engine:
-        findings = look_with(engine, keys, "stranger", seconds=0.5, answer_s=0.2)
+        findings = look_with(engine, keys, "stranger", seconds=0.5, knock_s=1.0, answer_s=0.2)
     assert {Cause.SECURITY_MISMATCH} == {finding.cause for finding in findings}
     assert "refuses the reader's key" in findings[0].seen
 
 
 def test_curve_with_the_key_of_another_server(keys):
     with secured(keys) as engine:
-        findings = look_with(engine, keys, "client", server="stranger", seconds=0.5, answer_s=0.2)
+        findings = look_with(engine, keys, "client", server="stranger", seconds=0.5, knock_s=1.0, answer_s=0.2)
     assert {Cause.SECURITY_MISMATCH} == {finding.cause for finding in findings}
     assert "the handshake fails" in findings[0].seen
 

@@ -32,12 +32,12 @@ class Echo:
     def dial(self):
         host, _, port = self.proxy.url.removeprefix("tcp://").rpartition(":")
         client = socket.create_connection((host, int(port)), timeout=60)
-        client.settimeout(10)
+        client.settimeout(60)
         return client
 
     def accept(self):
         server, _ = self.listener.accept()
-        server.settimeout(10)
+        server.settimeout(60)
         return server
 
     def close(self):
@@ -90,7 +90,7 @@ def test_a_stall_holds_what_comes_and_loses_nothing(echo):
     with pytest.raises(TimeoutError):
         echo.server.recv(1)
     echo.proxy.stall(False)
-    echo.server.settimeout(10)
+    echo.server.settimeout(60)
     assert b"later" == read(echo.server, 5)
 
 

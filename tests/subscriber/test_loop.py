@@ -17,9 +17,11 @@ from kvbus.subscriber.loop import SocketLoop
 from kvbus.subscriber.node import SubscriberNode
 from kvbus.subscriber.options import SubscriberLimits, SubscriberOptions
 from kvbus.wire.codec import encode_batch
-from tests.subscriber.publishing import BarePublisher
+from tests.subscriber.publishing import WAIT_MS, BarePublisher
 
 Context = zmq.Context[zmq.Socket[bytes]]
+
+WAIT_S = WAIT_MS / 1000
 
 CLEAR = encode_batch(EventBatch(1.0, [AllBlocksCleared()], 0))
 
@@ -68,7 +70,7 @@ def test_a_full_mailbox_leaves_messages_where_they_are(zmq_context: Context) -> 
             publisher.send(b"kv", seq, CLEAR)
         taken: list[int] = []
         while len(taken) < 200:
-            item = loop.mailbox.take(5)
+            item = loop.mailbox.take(WAIT_S)
             assert isinstance(item, Received)
             taken.append(item.seq)
             assert loop.counts.batches_received <= len(taken) + 2 + 64
@@ -89,7 +91,7 @@ def test_a_fault_of_ours_reaches_the_reader(zmq_context: Context) -> None:
         publisher.wait_for_subscription()
         publisher.send(b"kv", 0, CLEAR)
         with pytest.raises(ZeroDivisionError):
-            loop.mailbox.take(5)
+            loop.mailbox.take(WAIT_S)
         loop.stop()
         assert [] == [thread for thread in threading.enumerate() if thread.name == "kvbus-subscriber"]
 
@@ -113,7 +115,7 @@ def test_a_replay_that_cannot_be_opened_costs_nothing_else(
         identity, start_seq = publisher.wait_for_request()
         assert (0, True) == (start_seq, refused.is_set())
         publisher.answer(identity, [(b"kv", 0, CLEAR)])
-        item = loop.mailbox.take(5)
+        item = loop.mailbox.take(WAIT_S)
         assert isinstance(item, Received)
         assert 1 == loop.counts.replays_refused
         loop.stop()

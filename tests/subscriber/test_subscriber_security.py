@@ -18,7 +18,7 @@ from kvbus.security.keys import CurveConfig
 from kvbus.subscriber import Received, Subscriber
 
 ANY = "tcp://127.0.0.1:0"
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_with_the_right_keys_it_gets_old_and_new_batches(keys: dict[str, KeyPair
             first = subscriber.receive(PATIENCE_S)
             assert isinstance(first, Received)
             assert first.replayed
-            assert publisher.wait_for_subscribers()
+            assert publisher.wait_for_subscribers(1, PATIENCE_S)
             publisher.publish([AllBlocksCleared()])
             assert isinstance(subscriber.receive(PATIENCE_S), Received)
             assert subscriber.refused is None
@@ -94,7 +94,7 @@ def test_a_replay_endpoint_that_refuses_shows(keys: dict[str, KeyPairFiles], cap
     with publisher_of(keys) as strict, Publisher(ANY, curve=_anybody(keys)) as open_one:
         curve = CurveConfig(server_key=keys["server"].public_key)
         with Subscriber(open_one.endpoint, strict.replay_endpoint, curve=curve) as subscriber:
-            assert open_one.wait_for_subscribers()
+            assert open_one.wait_for_subscribers(1, PATIENCE_S)
             open_one.publish([AllBlocksCleared()])
             wait_until(lambda: any(each.name == "replay" for each in subscriber.sockets))
             (replay,) = [each for each in subscriber.sockets if each.name == "replay"]
@@ -107,7 +107,7 @@ def test_one_that_binds_is_the_server(keys: dict[str, KeyPairFiles]) -> None:
     client = CurveConfig(secret_key_file=keys["good"].secret_key_file, server_key=keys["server"].public_key)
     with Subscriber(f"bind:{ANY}", curve=curve) as subscriber:
         with Publisher(f"connect:{subscriber.endpoint}", curve=client) as publisher:
-            assert publisher.wait_for_subscribers()
+            assert publisher.wait_for_subscribers(1, PATIENCE_S)
             publisher.publish([AllBlocksCleared()])
             assert isinstance(subscriber.receive(PATIENCE_S), Received)
         with Publisher(f"connect:{subscriber.endpoint}"):
