@@ -20,10 +20,10 @@ __all__ = ["DemoReport", "Disagreement", "TierRow", "run_demo"]
 
 ANY = "tcp://127.0.0.1:0"
 QUIET_S = 0.5
-"""The tail has everything when it has received nothing for so long after the ranks' end."""
+"""For how long a tail that has all that the ranks have published must receive nothing: more would be too much."""
 
-FIRST_S = 15.0
-"""How long a tail that has shown nothing yet is waited for: on a loaded machine it starts later than the engine ends."""
+SILENCE_S = 15.0
+"""For how long one that has less may receive nothing: on a loaded machine it starts later than the engine ends."""
 
 TURN_S = 0.1
 
@@ -198,13 +198,16 @@ def _follow(
             progress(second, tally.total)
         time.sleep(TURN_S)
     published: dict[str, Any] = json.loads(worker.finish())
-    has_spoken = any(rank["events"] for rank in published["ranks"])
+    expected = min(rank["events"] for rank in published["ranks"])
     ended = time.monotonic()
-    while time.monotonic() - tally.last_at < QUIET_S or (
-        has_spoken and not tally.total and time.monotonic() - ended < FIRST_S
-    ):
+    while not _is_over(tally.total, expected, time.monotonic() - max(ended, tally.last_at)):
         time.sleep(TURN_S)
     return published
+
+
+def _is_over(received: int, expected: int, silent_s: float) -> bool:
+    """Tell whether the tail has been silent for long enough."""
+    return silent_s >= (SILENCE_S if received < expected else QUIET_S)
 
 
 def _report(worker: dict[str, Any], broker: dict[str, Any], tally: _Tally) -> DemoReport:

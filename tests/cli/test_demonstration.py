@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kvbus_cli.demonstration import _disagreements, _tiers
+from kvbus_cli.demonstration import QUIET_S, SILENCE_S, _disagreements, _is_over, _tiers
 
 
 def sides(*, released=5, received=5, pending=0):
@@ -36,3 +36,11 @@ def test_an_event_that_the_tail_missed():
 def test_a_vote_that_is_nowhere():
     found, _ = sides(released=4, received=4)
     assert {"rank0: votes", "rank1: votes", "stored CPU cpu-tier"} == {item.what for item in found}
+
+
+def test_a_tail_that_is_short_of_events_is_given_time():
+    """A pause of half a second is nothing on a machine that has other things to do."""
+    assert not _is_over(4, 5, QUIET_S)
+    assert not _is_over(5, 5, 0.0)
+    assert _is_over(5, 5, QUIET_S)
+    assert _is_over(4, 5, SILENCE_S)
