@@ -91,7 +91,7 @@ def _prometheus(folder: Path, target: str) -> Iterator[str]:
             yield f"http://{address}"
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
 
 
 def _ask(url: str, query: str) -> list[Any] | None:

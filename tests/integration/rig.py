@@ -193,6 +193,11 @@ class Rig:
         """The fields of every notice of a name so far."""
         return [notice.fields for notice in list(self.notices) if notice.name == name]
 
+    def all_told(self, name: str) -> list[dict[str, Any]]:
+        """The same, with those of the turn whose events have just been read: it tells after it has sent."""
+        self.broker.status()  # answered between two turns
+        return self.told(name)
+
     @property
     def status(self) -> BrokerStatus:
         """The broker's figures."""

@@ -151,8 +151,8 @@ def test_all_is_well():
     """A sound engine: facts, and no problem; and it does not take the whole time."""
     with Engine() as engine:
         began = time.monotonic()
-        evidences, findings = see(f"{engine.endpoint},replay={engine.replay}", topic="kv", seconds=30.0)
-        assert 10 > time.monotonic() - began
+        evidences, findings = see(f"{engine.endpoint},replay={engine.replay}", topic="kv", seconds=600.0)
+        assert 60 > time.monotonic() - began
     assert [Cause.ROUTER_READS] == [finding.cause for finding in findings]
     summary = summarise(evidences[0])
     assert (True, "vLLM 0.24 or later", [0], [16], True) == (
@@ -377,7 +377,7 @@ def test_worker_that_restarts_while_it_is_listened_to():
             return [stored(number)]
 
         engine.made = restart
-        evidences, findings = see(engine.endpoint, seconds=30.0, batches=250)
+        evidences, findings = see(engine.endpoint, seconds=90.0, batches=250)
     assert second
     finding = the_cause(_without_replay(findings), Cause.RESTARTED, severity=Severity.WARNING)
     assert "connections lost meanwhile: 1" in finding.seen

@@ -26,10 +26,11 @@ def test_a_broker_is_asked_for_a_report() -> None:
 
 
 def test_nobody_there_is_one_clear_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(NoReportError, match=f"127.0.0.1:{port} does not answer"):
-        ask_report(("127.0.0.1", port))
+    with socket.socket() as bound:  # and does not listen
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        with pytest.raises(NoReportError, match=f"127.0.0.1:{port} does not answer"):
+            ask_report(("127.0.0.1", port))
 
 
 def test_somebody_who_accepts_and_says_nothing_is_given_up() -> None:

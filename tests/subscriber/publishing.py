@@ -67,8 +67,8 @@ class BarePublisher:
         self._router.send_multipart([identity, *frames])
 
     def reopen(self) -> None:
-        """Become another life of the publisher: its subscribers are disconnected and come back."""
-        self._live.close()
+        """Become another life of the publisher: its subscribers get what was sent, are disconnected and come back."""
+        self._live.close(WAIT_MS)
         self._live = _open_live(self._router.context, self.url)
 
     def close(self) -> None:

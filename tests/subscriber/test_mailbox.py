@@ -118,7 +118,7 @@ def test_an_event_loop_takes_items_and_the_end() -> None:
         threading.Thread(target=box.end).start()
         return [*taken, await last]
 
-    assert ["a", "b", None] == asyncio.run(asyncio.wait_for(read(), 5))
+    assert ["a", "b", None] == asyncio.run(asyncio.wait_for(read(), 60))
 
 
 def test_a_cancelled_reader_takes_nothing_with_it() -> None:
@@ -129,7 +129,7 @@ def test_a_cancelled_reader_takes_nothing_with_it() -> None:
         await asyncio.sleep(0)
         box.put([("a", 1)])
         impatient.cancel()
-        return await asyncio.wait_for(patient, 5)
+        return await asyncio.wait_for(patient, 60)
 
     assert asyncio.run(read()) == "a"
 
