@@ -12,18 +12,24 @@ be of a connection that was up.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from typing import TypeAlias
 
 import zmq
+import zmq.backend
 from zmq.utils.monitor import parse_monitor_message
 
 from kvbus.security.refusals import PEER_REFUSALS, PeerRefusal
 
-__all__ = ["ConnectionChange", "ConnectionWatch", "ZmqSocket"]
+__all__ = ["ConnectionChange", "ConnectionWatch", "ZmqSocket", "is_readable"]
 
 ZmqSocket: TypeAlias = "zmq.Socket[bytes]"
+
+# Plain numbers and the bare method: members of the enumerations cost as much again as the call.
+_SOCKET_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+_get: Callable[[ZmqSocket, int], int] = zmq.backend.Socket.get  # type: ignore[assignment]
 
 _OPENED = int(zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED)
 _FAILED = int(
@@ -44,6 +50,20 @@ EVENTS_MAX = 1024
 
 _numbers = itertools.count()
 """Names of watches: ZeroMQ gives a name back some time after its monitor has ended, so none may be used twice."""
+
+
+def is_readable(socket: ZmqSocket) -> bool:
+    """Tell whether a message waits in a socket, without waiting.
+
+    Args:
+        socket: A socket of this thread.
+
+    Raises:
+        zmq.ZMQError: The socket or its context is closed.
+
+    Cost: 1.5 µs; `Socket.poll` builds a poller for it, 6 µs.
+    """
+    return _get(socket, _SOCKET_EVENTS) & _POLLIN != 0
 
 
 class ConnectionChange(Enum):
@@ -100,7 +120,7 @@ class ConnectionWatch:
         """
         changes: list[ConnectionChange] = []
         for _ in range(EVENTS_MAX):
-            if not self.socket.poll(0):
+            if not is_readable(self.socket):
                 break
             message = parse_monitor_message(self.socket.recv_multipart())
             event, value = int(message["event"]), int(message["value"])

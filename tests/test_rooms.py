@@ -33,15 +33,17 @@ MAY_IMPORT = {
     "views": NOUNS | {"wire"},
     "ipc": NOUNS,
     "connections": NOUNS | {"sockets", "security"},
+    "polling": {"connections"},
     "sockets": NOUNS | {"ipc", "connections", "security"},
     "ops": NOUNS | {"broker", "discovery", "security", "streams"},
-    "broker": NOUNS | {"discovery", "wire", "streams", "aggregate", "views", "sockets", "security", "connections"},
+    "broker": NOUNS
+    | {"discovery", "wire", "streams", "aggregate", "views", "polling", "sockets", "security", "connections"},
     "publisher": NOUNS | {"wire", "streams", "sockets", "security", "connections"},
     "subscriber": NOUNS | {"wire", "streams", "views", "sockets", "security", "connections"},
     "doctor": NOUNS | {"wire", "views", "settings", "sockets", "security", "connections"},
     "offload": NOUNS | {"wire"},
     "worker": NOUNS | {"wire", "streams", "offload", "publisher", "sockets", "security", "ops"},
-    "bench": NOUNS | {"wire", "streams", "aggregate", "views", "sockets", "security", "broker", "ops"},
+    "bench": NOUNS | {"wire", "streams", "aggregate", "views", "polling", "sockets", "security", "broker", "ops"},
     "sim": NOUNS | {"wire", "streams", "aggregate", "views", "broker", "subscriber", "offload"},
 }
 

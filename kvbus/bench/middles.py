@@ -23,8 +23,9 @@ from kvbus.bench.processes import Channel
 from kvbus.broker.server import Broker
 from kvbus.config import BrokerConfig, ViewConfig, WorkerConfig
 from kvbus.ops.site import open_site
+from kvbus.polling import SocketPoller
 from kvbus.security.keys import CurveConfig
-from kvbus.sockets import receive_triples, send_frames
+from kvbus.sockets import ZmqSocket, receive_triples, send_frames
 from kvbus.views.filters import EventFilter
 
 __all__ = ["PauseWatch", "Sources", "broker_config", "publish", "run", "subscribe"]
@@ -105,18 +106,18 @@ class PauseWatch:
         self._left_ns: int | None = None
 
     def install(self) -> None:
-        """Watch every poller of this process; meant for one with one loop. Costs it 0.3 µs a turn."""
-        original = zmq.Poller.poll
+        """Watch every `SocketPoller` of this process; meant for one with one loop. Costs it 0.3 µs a turn."""
+        original = SocketPoller.poll
 
-        def poll(poller: zmq.Poller, timeout: int | None = None) -> list[tuple[Any, int]]:
+        def poll(poller: SocketPoller, timeout_ms: int | None = None) -> list[ZmqSocket | int]:
             now_ns = time.perf_counter_ns()
             if self._left_ns is not None:
                 self.longest_ns = max(self.longest_ns or 0, now_ns - self._left_ns)
-            ready = original(poller, timeout)
+            ready = original(poller, timeout_ms)
             self._left_ns = time.perf_counter_ns()
             return ready
 
-        zmq.Poller.poll = poll  # type: ignore[method-assign, assignment]
+        SocketPoller.poll = poll  # type: ignore[method-assign, assignment]
 
     def take(self) -> int | None:
         """Return the longest so far, and begin anew."""

@@ -23,6 +23,7 @@ from kvbus.broker.intake import Source
 from kvbus.broker.locks import Locks
 from kvbus.broker.node import BrokerNode, UpstreamRequest
 from kvbus.connections import ConnectionChange
+from kvbus.polling import SocketPoller
 from kvbus.security.doors import Doors
 from kvbus.security.keys import CurveClient
 from kvbus.sockets import (
@@ -52,7 +53,7 @@ class Links:
     def __init__(
         self,
         context: ZmqContext,
-        poller: zmq.Poller,
+        poller: SocketPoller,
         options: SocketOptions,
         sources: list[Source],
         *,
@@ -219,11 +220,15 @@ class Links:
         messages, is_dry = self._take(index, sub.socket, share)
         assert sub.watch is not None
         changes = self._downs.pop(index, []) + sub.watch.take_changes()
-        if changes and ConnectionChange.UP not in changes:
-            # Only now is everything in the socket that came before the down.
-            more, is_dry = self._take(index, sub.socket, share)
-            messages += more
-            changes += sub.watch.take_changes()
+        if changes:
+            if ConnectionChange.UP not in changes:
+                # Only now is everything in the socket that came before the down.
+                more, is_dry = self._take(index, sub.socket, share)
+                messages += more
+                changes += sub.watch.take_changes()
+            self._poller.touched(sub.watch.socket)
+        if not is_dry:
+            self._poller.touched(sub.socket)
         if sub.watch.has_news:
             self._doors.look(self._names[index], now_ns)
         is_up = ConnectionChange.UP in changes

@@ -35,6 +35,7 @@ from kvbus.broker.status import BrokerStatus
 from kvbus.config import BrokerConfig, ViewConfig
 from kvbus.endpoints import Endpoint
 from kvbus.errors import ConfigError, UsageError
+from kvbus.polling import SocketPoller
 from kvbus.security.doors import Doors
 from kvbus.security.keys import CurveServer
 from kvbus.security.refusals import Refused
@@ -114,7 +115,8 @@ class BrokerLoop:
                 os.set_blocking(end, False)
             self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             stack.callback(self._context.term)
-            self._poller = zmq.Poller()
+            self._poller = SocketPoller()
+            stack.callback(self._poller.close)
             self._poller.register(self._wake_read, zmq.POLLIN)
             self._options = SocketOptions(
                 message_bytes_max=self._config.message_bytes_max, linger_ms=round(self._config.linger_s * 1000)
@@ -221,8 +223,8 @@ class BrokerLoop:
         self.turned_at_ns = now_ns = time.monotonic_ns()
         self._meter.wall_ns = time.time_ns() - now_ns
         is_dry = self._links.drain_ended(self.node, SHARE_MESSAGES, now_ns)
-        for socket, _ in ready:
-            if socket == self._wake_read:
+        for socket in ready:
+            if isinstance(socket, int):
                 self._run_calls()
             elif (index := self._view_of_router.get(socket)) is not None:
                 self._take_replay_requests(index)

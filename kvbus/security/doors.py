@@ -7,6 +7,7 @@ them; the gate is closed here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgspec
 import zmq
@@ -25,6 +26,16 @@ CONNECTIONS_MAX = 1024
 
 BRIEFS_MAX = 4096
 """Purposes of short-lived sockets that are remembered, only of those that were refused: one a worker."""
+
+
+class Registry(Protocol):
+    """What a poller has to offer here."""
+
+    def register(self, socket: Any, flags: int, /) -> None:
+        """Watch a socket for messages."""
+
+    def unregister(self, socket: Any, /) -> None:
+        """Watch it no more."""
 
 
 class _Brief:
@@ -74,7 +85,7 @@ class Doors:
         exposed: Names of sockets that are bound without encryption where other machines can reach them.
     """
 
-    def __init__(self, context: ZmqContext, poller: zmq.Poller, tell: Callable[[Refused], None]) -> None:
+    def __init__(self, context: ZmqContext, poller: Registry, tell: Callable[[Refused], None]) -> None:
         """Begin without any socket.
 
         Args:

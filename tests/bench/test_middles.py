@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-import zmq
 
 from kvbus.bench.middles import PauseWatch, broker_config
 from kvbus.bench.options import BenchOptions
+from kvbus.polling import SocketPoller
 
 
 def _arguments(options: BenchOptions) -> dict[str, object]:
@@ -33,14 +33,15 @@ def test_the_broker_runs_as_in_production() -> None:
 
 def test_time_away_from_the_poller_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest turn of a loop, without touching the loop."""
-    monkeypatch.setattr(zmq.Poller, "poll", zmq.Poller.poll)  # put back at the end
+    monkeypatch.setattr(SocketPoller, "poll", SocketPoller.poll)  # put back at the end
     watch = PauseWatch()
     watch.install()
-    poller = zmq.Poller()
+    poller = SocketPoller()
     poller.poll(0)
     assert watch.take() is None
     poller.poll(0)
     poller.poll(0)
+    poller.close()
     longest_ns = watch.take()
     assert longest_ns is not None
     assert 0 < longest_ns < 10_000_000_000

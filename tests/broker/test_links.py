@@ -13,6 +13,7 @@ from kvbus.broker.locks import Locks
 from kvbus.broker.node import UpstreamRequest
 from kvbus.config import BrokerConfig, parse_worker
 from kvbus.errors import ConfigError
+from kvbus.polling import SocketPoller
 from kvbus.security.doors import Doors
 from kvbus.sockets import SocketOptions
 from tests.broker.real import ANY, WAIT_MS, RealWorker
@@ -43,7 +44,7 @@ class Rig:
     def __init__(self, context, *workers):
         config = BrokerConfig(workers=tuple(map(parse_worker, workers)))
         sources = Intake(config, random.Random(0)).sources
-        self.poller = zmq.Poller()
+        self.poller = SocketPoller()
         doors = Doors(context, self.poller, lambda refused: None)
         options = SocketOptions(linger_ms=0)
         self.links = Links(context, self.poller, options, sources, doors=doors, locks=Locks(config))
@@ -60,7 +61,7 @@ class Rig:
             self.links.drain_ended(self.node, 10, 0)
             ready = self.poller.poll(WAIT_MS if heard_count == len(self.node.heard) else 0)
             assert ready or heard_count < len(self.node.heard), "nothing came"
-            for socket, _ in ready:
+            for socket in ready:
                 self.links.drain(socket, self.node, 10, 0)
 
 

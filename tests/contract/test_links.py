@@ -60,10 +60,7 @@ def test_who_joins_late_has_missed_what_was_before(net: Net) -> None:
 
 
 def test_loss_at_the_high_water_mark_is_silent(net: Net) -> None:
-    """Nobody is told, the publisher never waits, order is kept, and once the reader has caught up messages arrive again.
-
-    That they do is what a mark of `read_all` shows.
-    """
+    """Nobody is told, the publisher never waits, order is kept; once all is read messages arrive again (the mark)."""
     pub = net.publisher(hwm=4)
     sub = net.subscriber(pub, hwm=4)
     count = 400
@@ -77,15 +74,15 @@ def test_loss_at_the_high_water_mark_is_silent(net: Net) -> None:
 
 def test_one_slow_subscriber_costs_the_others_nothing(net: Net) -> None:
     """Each has a queue of its own."""
-    pub = net.publisher(hwm=200)  # of which half is read before the publisher hears of it, and a millisecond later
+    pub = net.publisher(hwm=100)
     slow, fast = net.subscriber(pub, hwm=100), net.subscriber(pub, hwm=1000)
     got, size = [], 64 * 1024
-    for number in range(1000):
+    for number in range(500):
         net.publish(pub, message(number, size))
         if number % 5 == 4:
             got += [*payloads(net.read_until(fast, message(number, size))), number]
-    assert list(range(1000)) == got
-    assert len(net.read_all(pub, slow)) < 1000
+    assert list(range(500)) == got
+    assert len(net.read_all(pub, slow)) < 500
 
 
 def test_the_end_of_a_connection_is_told_and_what_has_arrived_stays(net: Net) -> None:
