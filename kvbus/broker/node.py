@@ -28,12 +28,13 @@ from kvbus.broker.followed import Followed
 from kvbus.broker.hotpath import follow
 from kvbus.broker.intake import Intake, Source, Stream
 from kvbus.broker.meter import Meter
-from kvbus.broker.notices import Level, Notice, Reason, Refusals
+from kvbus.broker.notices import Level, Notice, Reason, Refusals, shown
 from kvbus.broker.output import Outgoing, Output
 from kvbus.broker.rankgroup import RankGroup
 from kvbus.broker.recorder import Recorder, StreamMark
 from kvbus.broker.requests import Requests, UpstreamRequest
 from kvbus.broker.status import BrokerStatus, status_of
+from kvbus.broker.timetable import Timetable
 from kvbus.config import BrokerConfig
 from kvbus.errors import DecodeError, FrameError
 from kvbus.streams.outputs import AskReplay, CancelReplay, Deliver, Dropped, Lost, NewEpoch, StreamOutput
@@ -81,6 +82,7 @@ class BrokerNode:
         self.followed = Followed(self._intake, config, recorder)
         self._quorums = self.followed.quorums
         self._attendance = self.followed.attendance
+        self._timetable = Timetable(self._intake, self._attendance)
         self.groups = self.followed.groups
         self.descriptions = self.followed.descriptions
         self.streams = self.followed.streams
@@ -124,6 +126,7 @@ class BrokerNode:
             if stream is not None and source.presence.departed_at_ns is None:
                 taken = follow(stream, messages, index, now_ns, recorder=self.recorder, meter=self.meter)
                 self.batches_received += taken
+                self._timetable.expected(stream)
                 if stream.rank_group.finished:
                     self.publish(stream.rank_group)
             if not taken:
@@ -132,6 +135,7 @@ class BrokerNode:
 
     def _receive_one(self, source: Source, frames: Sequence[bytes], now_ns: int) -> None:
         """Take one live message that may be anything."""
+        self._timetable.disturb()
         if len(frames) != 3:
             self._refuse("frame_count", source, None, frames=len(frames))
             return
@@ -172,6 +176,7 @@ class BrokerNode:
             frames: All its frames, in order.
             now_ns: Monotonic time, nanoseconds.
         """
+        self._timetable.disturb()
         ask = self._requests.get(key)
         if ask is None:
             return  # over; what was still under way is not counted, because nobody waits for it
@@ -214,6 +219,7 @@ class BrokerNode:
             source_index: Whose connection.
             now_ns: Monotonic time, nanoseconds.
         """
+        self._timetable.disturb()
         source = self._intake.by_index[source_index]
         self._notices += self._attendance.connected(source, now_ns)
         for stream in list(source.streams.values()):
@@ -228,6 +234,7 @@ class BrokerNode:
             source_index: Whose connection.
             now_ns: Monotonic time, nanoseconds.
         """
+        self._timetable.disturb()
         source = self._intake.by_index[source_index]
         self._notices += self._attendance.disconnected(source, now_ns)
         for stream in list(source.streams.values()):
@@ -239,7 +246,7 @@ class BrokerNode:
         Args:
             now_ns: Monotonic time, nanoseconds.
         """
-        for source in self.sources:
+        for source in self.sources if self._timetable.is_due(now_ns) else ():
             if source.discover_at_ns is not None and source.discover_at_ns <= now_ns:
                 self._requests.discover(source, now_ns)
             for stream in list(source.streams.values()):
@@ -260,11 +267,9 @@ class BrokerNode:
     def deadline_ns(self) -> int | None:
         """When `on_time` has something to do next; `None` = not before another message.
 
-        Cost: O(streams + groups).
+        Cost: O(groups + views), and O(streams) after anything but expected batches.
         """
-        dues = [stream.receiver.deadline_ns for source in self.sources for stream in source.streams.values()]
-        dues += [source.discover_at_ns for source in self.sources]
-        dues.append(self._attendance.deadline_ns)
+        dues = [self._timetable.deadline_ns]
         dues += [group.aggregator.deadline_ns for group in self.groups.values()]
         dues += [output.deadline_ns for output in self.outputs]
         return min((due for due in dues if due is not None), default=None)
@@ -321,6 +326,7 @@ class BrokerNode:
         Returns:
             Sources that are gone; their requests are ended by `take_requests`, their sockets are to be closed.
         """
+        self._timetable.disturb()
         gone, notices = self.followed.change(change, added, now_ns)
         for source in gone:
             self._requests.end_all_of(source)
@@ -329,6 +335,7 @@ class BrokerNode:
 
     def note_departed(self, now_ns: int) -> None:
         """Find out who had departed before a predecessor ended; to be called once its state has been taken over."""
+        self._timetable.disturb()
         self._attendance.note_departed(now_ns)
 
     def _open_stream(self, source: Source, topic: bytes, rank: int | None, now_ns: int) -> Stream | None:
@@ -344,7 +351,7 @@ class BrokerNode:
             place = self._intake.sources_of_worker(source.group, worker_id).index(source)
             self.recorder.opened(StreamMark(place, topic, rank, worker_id, source.group))
         self._quorums.see(source.group, worker_id, rank, topic if source.worker_id is None else None)
-        self._tell("info", "stream_opened", worker=self._intake.names[worker_id], topic=_text(topic), rank=rank)
+        self._tell("info", "stream_opened", worker=self._intake.names[worker_id], topic=shown(topic), rank=rank)
         is_new = (source.group, rank) not in self.groups
         stream = self._follow(source, topic, rank, worker_id)
         if is_new:
@@ -357,7 +364,7 @@ class BrokerNode:
         stream = self.followed.follow(source, topic, rank, worker_id)
         group = stream.rank_group
         if group.hear(topic) and not any(output.view.carries(group.group, rank, topic) for output in self.outputs):
-            self._tell("warning", "rank_in_no_view", group=group.group, rank=rank, topic=_text(topic))
+            self._tell("warning", "rank_in_no_view", group=group.group, rank=rank, topic=shown(topic))
         return stream
 
     def _deliver(self, stream: Stream, envelope: Envelope, payload: bytes, now_ns: int) -> None:
@@ -409,7 +416,7 @@ class BrokerNode:
     def _where(self, stream: Stream) -> dict[str, object]:
         """Return what tells a stream from others in the log."""
         worker = self._intake.names[stream.worker_id]
-        return {"worker": worker, "topic": _text(stream.topic), "rank": stream.data_parallel_rank}
+        return {"worker": worker, "topic": shown(stream.topic), "rank": stream.data_parallel_rank}
 
     def _pass_over(self, stream: Stream, seq: int) -> None:
         """Take no votes from a worker that has departed and is not back; its return begins a new segment anyway."""
@@ -470,7 +477,7 @@ class BrokerNode:
 
     def _refuse(self, reason: Reason, source: Source, topic: bytes | None, **fields: object) -> None:
         """Count a message that is not taken."""
-        where = source.endpoint.url if topic is None else f"{source.endpoint.url} {_text(topic)!r}"
+        where = source.endpoint.url if topic is None else f"{source.endpoint.url} {shown(topic)!r}"
         notice = self.refusals.count(reason, where, **fields)
         if notice is not None:
             self._notices.append(notice)
@@ -489,8 +496,3 @@ class BrokerNode:
     def _tell(self, level: Level, name: str, **fields: object) -> None:
         """Add a line for the log."""
         self._notices.append(Notice(level, name, fields))
-
-
-def _text(topic: bytes) -> str:
-    """Show a topic in a log line; what a peer puts in its place is not quoted at length."""
-    return topic[:64].decode(errors="replace")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-__all__ = ["REASONS", "Level", "Notice", "Reason", "Refusals"]
+__all__ = ["REASONS", "Level", "Notice", "Reason", "Refusals", "shown"]
 
 Level: TypeAlias = Literal["info", "warning", "error"]
 
@@ -91,3 +91,8 @@ _ORDINARY = frozenset({"duplicate", "hold_full", "unproven", "stale_replay", "de
 
 _TOLD_MAX = 4096
 """Different complaints remembered; a peer that makes up topics cannot make the log or the memory grow past it."""
+
+
+def shown(topic: bytes) -> str:
+    """Show a topic in a log line; what a peer puts in its place is not quoted at length."""
+    return topic[:64].decode(errors="replace")
