@@ -7,13 +7,16 @@ million of them cost no memory of their own, because Python shares small integer
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 from kvbus.aggregate.description import Kind
 
-__all__ = ["E", "Occurrence", "Repeats"]
+if TYPE_CHECKING:
+    from kvbus.aggregate.membership import Worker
+
+__all__ = ["E", "Occurrence", "Repeats", "Voter"]
 
 E = TypeVar("E", bound=Hashable)
 """The event as it is fed in: a value, or raw bytes. It is its own key."""
@@ -81,3 +84,27 @@ class Repeats(Generic[E]):
     def drop_last(self) -> Occurrence[E]:
         """Take away the last occurrence, which has no voter left, and return it."""
         return self.later.pop(self.front + len(self.later))
+
+
+class Voter(Generic[E]):
+    """What one worker has done in a segment.
+
+    Attributes:
+        worker: Who.
+        log: Its votes for occurrences that were not complete with them, in order; settled ones linger until swept.
+        cast: All its votes.
+        given_up: How many of them were given up.
+    """
+
+    __slots__ = ("cast", "given_up", "log", "worker")
+
+    def __init__(self, worker: Worker) -> None:
+        """Begin with no vote.
+
+        Args:
+            worker: Who.
+        """
+        self.worker = worker
+        self.log: list[Occurrence[E]] = []
+        self.cast = 0
+        self.given_up = 0

@@ -27,12 +27,12 @@ order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Generic
 
 from kvbus.aggregate.description import Description, Kind
 from kvbus.aggregate.membership import Worker
-from kvbus.aggregate.occurrence import E, Occurrence, Repeats
+from kvbus.aggregate.occurrence import E, Occurrence, Repeats, Voter
 from kvbus.aggregate.remains import Container
 from kvbus.aggregate.state import PendingState, SegmentState, VoterState, bits_of, bytes_of
 from kvbus.errors import WireError
@@ -67,25 +67,6 @@ def _is_events_fault(error: Exception, event: Hashable) -> bool:
     except (TypeError, OverflowError):
         return True
     return False
-
-
-class _Voter(Generic[E]):
-    """What one worker has done in this segment.
-
-    Attributes:
-        worker: Who.
-        log: Its votes for occurrences that were not complete with them, in order; settled ones linger until swept.
-        cast: All its votes.
-        given_up: How many of them were given up.
-    """
-
-    __slots__ = ("cast", "given_up", "log", "worker")
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        self.log: list[Occurrence[E]] = []
-        self.cast = 0
-        self.given_up = 0
 
 
 class Segment(Generic[E]):
@@ -128,7 +109,7 @@ class Segment(Generic[E]):
         self._repeats: dict[E, Repeats[E]] = {}
         self._buckets: dict[Hashable, E | _Crowd[E]] = {}
         self._order: deque[Occurrence[E]] = deque()
-        self._voters: dict[int, _Voter[E]] = {}
+        self._voters: dict[int, Voter[E]] = {}
 
     def vote(
         self, worker: Worker, quorum: int, events: Iterator[E], now_ns: int, agreed: list[Occurrence[E]]
@@ -154,7 +135,7 @@ class Segment(Generic[E]):
         bit = worker.bit
         voter = self._voters.get(bit)
         if voter is None:
-            voter = self._voters[bit] = _Voter(worker)
+            voter = self._voters[bit] = Voter(worker)
         log, agreed_length = voter.log, len(agreed)
         log_length = len(log)
         try:
@@ -173,7 +154,7 @@ class Segment(Generic[E]):
                 self._sweep(voter)
 
     def _vote(
-        self, voter: _Voter[E], quorum: int, events: Iterator[E], now_ns: int, agreed: list[Occurrence[E]]
+        self, voter: Voter[E], quorum: int, events: Iterator[E], now_ns: int, agreed: list[Occurrence[E]]
     ) -> Occurrence[E] | None:
         """Run the hot loop of `vote`."""
         worker, log = voter.worker, voter.log
@@ -244,6 +225,21 @@ class Segment(Generic[E]):
         except TypeError:
             return False
         return len(set(events)) == len(events) and all(each is not None and not each.voters & bit for each in found)
+
+    def may_hold_any(self, buckets: Sequence[Hashable], events: Callable[[], Iterable[E]]) -> bool:
+        """Tell whether any of some events may be pending here, in whatever spelling.
+
+        Args:
+            buckets: That of each.
+            events: Gives them, where buckets do not tell.
+
+        Cost: 0.05 µs an event where buckets tell.
+        """
+        if not self._buckets.keys().isdisjoint(buckets):
+            return True
+        if self._same is None or None in buckets:
+            return not self._pending.keys().isdisjoint(events())
+        return False
 
     @property
     def containers(self) -> list[Container]:
@@ -372,7 +368,7 @@ class Segment(Generic[E]):
                 self._file(occurrence)
         for voter_state in state.voters:
             bit = bits_of(voter_state.bit)
-            voter = self._voters[bit] = _Voter(workers[bit])
+            voter = self._voters[bit] = Voter(workers[bit])
             voter.log = [pending[index] for index in voter_state.log]
             voter.cast = len(voter.log)
             for repeats in self._repeats.values():
@@ -491,7 +487,7 @@ class Segment(Generic[E]):
         filed.remove(occurrence.event)
         self._buckets[occurrence.bucket] = filed[0] if len(filed) == 1 else filed
 
-    def _sweep(self, voter: _Voter[E]) -> None:
+    def _sweep(self, voter: Voter[E]) -> None:
         """Forget settled occurrences where they have become the majority."""
         if len(voter.log) > SETTLED_SPARE + 2 * self.pending_votes(voter.worker.bit):
             bit = voter.worker.bit

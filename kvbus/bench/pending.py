@@ -26,7 +26,7 @@ from kvbus.bench.cpu import anonymous_bytes
 from kvbus.bench.load import RANK, make_events
 from kvbus.bench.processes import BenchError, Channel, Child
 from kvbus.bench.report import table
-from kvbus.broker.links import SHARE_BYTES
+from kvbus.broker.links import SHARE_MESSAGE_BYTES
 from kvbus.broker.loop import SHARE_MESSAGES
 from kvbus.broker.node import BrokerNode
 from kvbus.config import BrokerConfig, ViewConfig, WorkerConfig
@@ -211,7 +211,7 @@ class _Caller:
             payload = join_batch(1.0, events, RANK)
             share.append(live_message(b"", seq, payload))
             size += len(payload)
-            if len(share) == SHARE_MESSAGES or size >= SHARE_BYTES:
+            if len(share) == SHARE_MESSAGES or size >= SHARE_MESSAGES * SHARE_MESSAGE_BYTES:
                 self._take(worker, share)
                 share, size = [], 0
         self._take(worker, share)

@@ -183,6 +183,7 @@ _NO_RULE = frozenset(
         "views",
         "linger_s",
         "message_bytes_max",
+        "receive_hwm",
         "connections_max",
         "curve",
         "streams_max",

@@ -22,11 +22,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice, zip_longest
 
-from kvbus.aggregate.lockstep import Place, Sheet
+from kvbus.aggregate.sheets import Place, Sheet
 from kvbus.broker.intake import Stream
 from kvbus.broker.meter import Meter
 from kvbus.broker.recorder import Recorder
 from kvbus.broker.sheet import RawSheet, prove, sheet_as_sent, ts_of
+from kvbus.wire.envelope import split_batch
 from kvbus.wire.frames import END_SEQ
 
 __all__ = ["follow"]
@@ -146,7 +147,11 @@ def _lead(
         _record(stream, payloads, [sheet.body for sheet in sheets], now_ns, recorder)
     for payload, sheet in zip(payloads, sheets, strict=True):
         ts = ts_of(payload)
-        released = group.lead(place, sheet, ts, now_ns)
+        # What was given up for the last one may have ended the lane.
+        if lane.admits(place, sheet):
+            released = group.lead(place, sheet, ts, now_ns)
+        else:
+            released = group.deliver(stream.worker_id, split_batch(payload), now_ns, payload)
         if released and meter is not None:
             meter.released(group.group, ts, released, now_ns)
     return len(payloads)
@@ -156,7 +161,7 @@ def _took(stream: Stream, payloads: list[bytes], ts: float, now_ns: int) -> None
     """Move a stream past batches that are being counted; the last of them has a time."""
     stream.receiver.accept_all_expected(payloads, now_ns)
     stream.batches_count += len(payloads)
-    stream.newest = ts, now_ns
+    stream.lag.see(ts, now_ns)
 
 
 def _record(stream: Stream, payloads: list[bytes], bodies: list[bytes], now_ns: int, recorder: Recorder | None) -> None:

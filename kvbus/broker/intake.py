@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterable
 from typing import Literal
 
+from kvbus.broker.lag import Lag
 from kvbus.broker.mishaps import StreamCounts
 from kvbus.broker.presence import Presence
 from kvbus.broker.rankgroup import RankGroup
@@ -37,7 +38,7 @@ class Stream:
         number: Its place among all streams, in the order in which they were met.
         counts: What has gone wrong with it so far.
         batches_count: Batches taken from it so far.
-        newest: Engine time of the last of them, seconds since the epoch, and when it was taken, monotonic nanoseconds.
+        lag: How far behind it is taken.
     """
 
     __slots__ = (
@@ -45,7 +46,7 @@ class Stream:
         "counts",
         "data_parallel_rank",
         "is_named",
-        "newest",
+        "lag",
         "number",
         "rank_group",
         "receiver",
@@ -76,7 +77,7 @@ class Stream:
         self.number = number
         self.counts = StreamCounts()
         self.batches_count = 0
-        self.newest: tuple[float, int] | None = None
+        self.lag = Lag()
 
 
 class Source:

@@ -13,7 +13,7 @@ for an answer to the next one.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 import msgspec
@@ -22,6 +22,7 @@ import zmq
 from kvbus.broker.intake import Source
 from kvbus.broker.locks import Locks
 from kvbus.broker.node import BrokerNode, UpstreamRequest
+from kvbus.broker.pacing import waiting_among
 from kvbus.connections import ConnectionChange
 from kvbus.polling import SocketPoller
 from kvbus.security.doors import Doors
@@ -39,9 +40,10 @@ from kvbus.sockets import (
 
 __all__ = ["Links"]
 
-SHARE_BYTES = 1 << 20
-"""Payload bytes taken from one source in a turn, about: half a millisecond of work where batches are as expected, 5 ms where each
-event has to be looked at; and no worker gets so far ahead of the others that what it has sent must be read twice."""
+SHARE_MESSAGE_BYTES = 8 << 10
+"""Payload bytes taken from one source in a turn, about, for each message of its share: with the largest share a megabyte, half a
+millisecond of work where batches are as expected, 5 ms where each event has to be looked at; and no worker gets so far ahead of
+the others that what it has sent must be read twice."""
 
 MESSAGE_FRAMES = 3
 """Topic, number, payload."""
@@ -182,6 +184,19 @@ class Links:
             is_dry = self._drain_source(index, node, share, now_ns) and is_dry
         return is_dry
 
+    def waiting_among(self, ready: Iterable[object], now_ns: int) -> set[ZmqSocket]:
+        """Find the SUBs that had better wait (`pacing`).
+
+        Args:
+            ready: What the poller found.
+            now_ns: Monotonic time, nanoseconds.
+        """
+        found = {index for each in ready if (index := self._source_of_socket.get(each)) is not None}  # type: ignore[call-overload]
+        return {
+            self._subs[index].socket
+            for index in waiting_among([self._sources[index] for index in sorted(found)], now_ns)
+        }
+
     def request(self, request: UpstreamRequest) -> None:
         """Open a DEALER and ask, or close the one whose request is over, with all that it would still bring.
 
@@ -250,7 +265,7 @@ class Links:
             messages = receive_frames(socket, share)
             is_dry = len(messages) < share
         else:
-            messages, is_dry = receive_triples(socket, topic, share, SHARE_BYTES)
+            messages, is_dry = receive_triples(socket, topic, share, share * SHARE_MESSAGE_BYTES)
         if messages and self._sources[index].worker_id is not None and len(messages[-1]) == MESSAGE_FRAMES:
             self._topics[index] = messages[-1][0]
         return messages, is_dry

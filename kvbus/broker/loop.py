@@ -47,9 +47,18 @@ if TYPE_CHECKING:
 __all__ = ["BrokerLoop"]
 
 SHARE_MESSAGES = 128
-"""Messages taken from one source in a turn: enough that a turn's fixed cost vanishes, and a few milliseconds of work at most, so
-that no source and no replay client waits long for another. Also how far apart workers that are all drained can be in a turn: of
-usual batches, fewer events than a lane holds (`aggregate.lockstep.LANE_EVENTS_MAX`)."""
+"""Messages taken from one source in a turn, at most: enough that a turn's fixed cost vanishes. Also how far apart workers that
+are all drained can be in a turn: of usual batches, fewer events than a lane holds (`aggregate.lockstep.LANE_EVENTS_MAX`)."""
+
+SHARE_MESSAGES_LEAST = 16
+"""And at least, where many are ready: less, and what it costs to look at a source would count."""
+
+TURN_MESSAGES = 512
+"""Messages taken from all sources in a turn, about: ten milliseconds of usual batches, so that no source, no replay client and no
+probe waits long for the others."""
+
+NAP_S = 0.001
+"""How long to look away where all that is ready waits for something that is not."""
 
 REQUEST_BYTES_MAX = 64 * 1024
 """Largest frame that a subscriber or replay client may send: a prefix or a number."""
@@ -62,6 +71,10 @@ POLL_MS_MAX = 1_000
 """Longest sleep; everything that is due sooner shortens it."""
 
 _NS_PER_MS = 1_000_000
+
+_ZERO_COPY_RECV = 10
+"""`ZMQ_ZERO_COPY_RECV`, which has no name in pyzmq. Off: a message that waits then holds its own bytes; else the buffer of 8 KB
+that it was read with, so that a backlog of usual batches takes twice its size. It is no slower: we copy out of it anyway."""
 
 
 class BrokerLoop:
@@ -114,12 +127,16 @@ class BrokerLoop:
             for end in (self._wake_read, self._wake_write):
                 os.set_blocking(end, False)
             self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            with suppress(zmq.ZMQError):
+                self._context.set(_ZERO_COPY_RECV, 0)
             stack.callback(self._context.term)
             self._poller = SocketPoller()
             stack.callback(self._poller.close)
             self._poller.register(self._wake_read, zmq.POLLIN)
             self._options = SocketOptions(
-                message_bytes_max=self._config.message_bytes_max, linger_ms=round(self._config.linger_s * 1000)
+                receive_hwm=self._config.receive_hwm,
+                message_bytes_max=self._config.message_bytes_max,
+                linger_ms=round(self._config.linger_s * 1000),
             )
             self._locks = Locks(self._config)
             self._doors = Doors(self._context, self._poller, self._tell_refused)
@@ -222,14 +239,20 @@ class BrokerLoop:
         ready = self._poller.poll(timeout_ms)
         self.turned_at_ns = now_ns = time.monotonic_ns()
         self._meter.wall_ns = time.time_ns() - now_ns
-        is_dry = self._links.drain_ended(self.node, SHARE_MESSAGES, now_ns)
+        share = max(SHARE_MESSAGES_LEAST, min(SHARE_MESSAGES, TURN_MESSAGES // max(1, len(ready))))
+        is_dry = self._links.drain_ended(self.node, share, now_ns)
+        waiting = self._links.waiting_among(ready, now_ns) if timeout_ms == 0 and ready else ()
+        if waiting and len(waiting) == len(ready):
+            time.sleep(NAP_S)
         for socket in ready:
-            if isinstance(socket, int):
+            if socket in waiting:
+                is_dry = False
+            elif isinstance(socket, int):
                 self._run_calls()
             elif (index := self._view_of_router.get(socket)) is not None:
                 self._take_replay_requests(index)
             elif not self._doors.take(socket, now_ns):
-                is_dry = self._links.drain(socket, self.node, SHARE_MESSAGES, now_ns) and is_dry
+                is_dry = self._links.drain(socket, self.node, share, now_ns) and is_dry
         self._doors.on_time(now_ns)
         self.node.on_time(now_ns)
         if is_dry:

@@ -371,7 +371,7 @@ class BrokerNode:
         """Count one batch that is next in its stream."""
         self.batches_received += 1
         stream.batches_count += 1
-        stream.newest = envelope.ts, now_ns
+        stream.lag.see(envelope.ts, now_ns)
         group = stream.rank_group
         released = group.deliver(stream.worker_id, envelope, now_ns, payload)
         if released and self.meter is not None:

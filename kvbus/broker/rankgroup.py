@@ -20,19 +20,20 @@ import msgspec
 
 from kvbus.aggregate.aggregator import DeparturePolicy, KVEventAggregator
 from kvbus.aggregate.description import Description, Kind
-from kvbus.aggregate.lockstep import LockstepAggregator, Place, Span
+from kvbus.aggregate.lockstep import LockstepAggregator
+from kvbus.aggregate.sheets import Place, Span
 from kvbus.broker.checkpoint import GroupState, ReleasedCount
 from kvbus.broker.recorder import Call, Called, Recorder
 from kvbus.broker.releases import Releases
 from kvbus.broker.residency_release import ResidencyAggregator
-from kvbus.broker.sheet import RawSheet, prove, sheet_of
+from kvbus.broker.sheet import RawSheet, bucket_of, prove, sheet_of
 from kvbus.config import BrokerConfig
 from kvbus.events import AllBlocksCleared, EventKind, Facets
 from kvbus.views.placeholders import Descriptions
 from kvbus.views.residency_state import ResidencyCopy, ResidencyPiece
 from kvbus.wire.envelope import Envelope
 from kvbus.wire.head import Form, Head, read_head
-from kvbus.wire.identity import identity_of, same_event
+from kvbus.wire.identity import same_event
 from kvbus.wire.writing import encode_event
 
 __all__ = ["RankGroup"]
@@ -239,7 +240,7 @@ class RankGroup(Releases):
             if done == len(envelope.events):
                 return done
         sheet = sheet_of(payload, envelope, done)
-        if sheet is None:
+        if sheet is None or not lane.admits(place, sheet):
             return done
         self.lead(place, sheet, envelope.ts, now_ns)
         return len(envelope.events)
@@ -358,7 +359,7 @@ class RankGroup(Releases):
         self._form = head.form
         # A clear with a scope of its own takes some blocks away and closes nothing.
         kind = Kind.REMOVAL if head.is_scoped_clear else _KINDS[head.facets.kind]
-        return Description(kind=kind, bucket=_bucket(event, head), size_bytes=len(event))
+        return Description(kind=kind, bucket=bucket_of(event, head), size_bytes=len(event))
 
     def make_clear(self) -> bytes:
         """Return an `AllBlocksCleared` in the form in which the workers speak."""
@@ -369,14 +370,3 @@ class RankGroup(Releases):
 def _seconds(ts: float) -> float:
     """Return an engine's time in seconds."""
     return ts if ts < MILLISECONDS_FROM else ts / 1000
-
-
-def _bucket(event: bytes, head: Head) -> int:
-    """Return what equal events have in common whatever their form, and different ones seldom do.
-
-    A number, because a million pending events have one each: a tuple would cost three times that, and keep the collector busy.
-    """
-    if head.block_hashes:
-        return hash((head.type, head.facets, head.block_hashes[0]))
-    # Nothing cheap tells such events apart, and a search among thousands of them would be slow.
-    return hash((head.type, identity_of(event)))

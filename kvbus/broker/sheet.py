@@ -18,13 +18,15 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from kvbus.aggregate.lockstep import Sheet
+from kvbus.aggregate.description import Description
+from kvbus.aggregate.sheets import Sheet
 from kvbus.errors import DecodeError
 from kvbus.events import EventKind, Facets
 from kvbus.wire.envelope import Envelope, join_batch, split_batch
 from kvbus.wire.head import Form, Head, read_head, read_heads
+from kvbus.wire.identity import identity_of
 
-__all__ = ["BODY_AT", "Cut", "Proof", "RawSheet", "Read", "prove", "sheet_as_sent", "sheet_of", "ts_of"]
+__all__ = ["BODY_AT", "Cut", "Proof", "RawSheet", "Read", "bucket_of", "prove", "sheet_as_sent", "sheet_of", "ts_of"]
 
 BODY_AT = 10
 """Where a payload's events begin: behind the head of the envelope and nine bytes of `ts`, as all known producers write them."""
@@ -131,6 +133,13 @@ class RawSheet(Sheet[bytes], gc=False):
     def events(self) -> list[bytes]:
         """Return the raw events."""
         return self.cut().events
+
+    def buckets(self, describe: Callable[[bytes], Description]) -> list[int]:
+        """Return the bucket of each event, from the heads at hand."""
+        heads = self.read().heads
+        if all(head.block_hashes for head in heads):
+            return [bucket_of(b"", head) for head in heads]
+        return list(map(bucket_of, self.events(), heads))
 
     def size_of(self, start: int, stop: int) -> int:
         """Return the bytes of some events."""
@@ -275,6 +284,27 @@ def prove(payload: bytes, sheet: Sheet[bytes], index: int, following: Following)
     assert isinstance(last, RawSheet)
     is_all = payload[at:] == last.body[last.stop :] and payload[:2] == last.opening
     return Proof(count, is_all and isfinite(_read_ts(payload, 2)[0]), here, index)
+
+
+def bucket_of(event: bytes, head: Head) -> int:
+    """Return what equal events have in common whatever their form, and different ones seldom do.
+
+    A number, because a million pending events have one each: a tuple would cost three times that, and keep the collector busy.
+
+    Args:
+        event: An event; looked at only if its head names no block.
+        head: Its head.
+
+    Raises:
+        DecodeError: It names no block, and cannot be read.
+    """
+    hashes = head.block_hashes
+    if hashes:
+        # Not the facets as a whole: what kind they are takes long to hash, and the type says it already.
+        facets = head.facets
+        return hash((head.type, facets.medium, facets.ownership, facets.group_idx, hashes[0]))
+    # Nothing cheap tells such events apart, and a search among thousands of them would be slow.
+    return hash((head.type, identity_of(event)))
 
 
 def ts_of(payload: bytes) -> float:

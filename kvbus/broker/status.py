@@ -375,8 +375,8 @@ def _workers(node: BrokerNode, groups: list[RankGroup], now_ns: int | None) -> l
 def _stream(stream: Stream, meter: Meter | None, now_ns: int | None) -> StreamStatus:
     """Describe one stream."""
     receiver, age_s, lag_s = stream.receiver, None, None
-    if stream.newest is not None:
-        ts, at_ns = stream.newest
+    ts, at_ns = stream.lag.ts, stream.lag.at_ns
+    if ts is not None:
         age_s = None if now_ns is None else max(0, now_ns - at_ns) / 1e9
         if meter is not None:
             lag_s = (at_ns + meter.wall_ns) / 1e9 - (ts if ts < MILLISECONDS_FROM else ts / 1000)

@@ -45,6 +45,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         pending_events_max: Events waiting for the other workers, per group and rank, ≥ 1; the oldest is given up first. A
             million: what a busy engine emits in `age_s`, ten times over.
         pending_bytes_max: Their bytes, ≥ 1 MiB. 1 GiB: a million events of the size that engines make.
+        receive_hwm: Messages of one worker that may wait here, ≥ 1; what comes then waits on its way and with the worker, whose
+            own limit drops it, which a replay repairs. 20 000: more than a minute of a busy engine, and with batches of 4 KB
+            80 MB a worker, so that a broker that cannot keep up does not fill the memory.
         connections_max: Peers connected at once to each socket that the broker binds, ≥ 0; a further one has to wait until one
             goes. 0 = no limit. 1024: each has a queue of its own, and a process may usually open so many files.
         streams_max: Streams (worker, topic, rank) followed at once, ≥ 1; further ones are refused and counted. 4096: one made-up
@@ -90,6 +93,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     losses_per_minute: int = 6
     pending_events_max: int = 1_000_000
     pending_bytes_max: int = 1 << 30
+    receive_hwm: int = 20_000
     connections_max: int = 1024
     streams_max: int = 4096
     message_bytes_max: int = 64 << 20
@@ -326,6 +330,7 @@ _LEAST = {
     "losses_per_minute": 1,
     "pending_events_max": 1,
     "pending_bytes_max": 1 << 20,
+    "receive_hwm": 1,
     "connections_max": 0,
     "streams_max": 1,
     "message_bytes_max": 1 << 10,

@@ -119,6 +119,19 @@ class StreamReceiver:
         return self._order.hold.held_bytes + (self._unaided.kept_aside[1] if self._unaided else 0)
 
     @property
+    def is_sated(self) -> bool:
+        """Whether it had better be given no live batch for now: an answer is awaited, and half of what may be held is.
+
+        What is left in the socket meanwhile is taken later, in order; what there is no room for has to be asked for again.
+        """
+        hold = self._order.hold
+        return (
+            self._aided is not None
+            and self._aided.is_recovering
+            and (2 * len(hold) >= hold.batches_max or 2 * hold.held_bytes >= hold.bytes_max)
+        )
+
+    @property
     def silent_since_ns(self) -> int | None:
         """When the first replay request was asked since which the endpoint has not said a word; `None` while it answers (A6)."""
         return self._aided.asking.silent_since_ns if self._aided else None

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from kvbus.aggregate.aggregator import KVEventAggregator
-from kvbus.aggregate.lockstep import LockstepAggregator, Sheet
+from kvbus.aggregate.lockstep import LockstepAggregator
+from kvbus.aggregate.sheets import Sheet
 from kvbus.errors import UsageError
 from tests.aggregate.oracle import CLEAR, describe
 
@@ -54,6 +55,8 @@ def send(lane, worker_id, events, now_ns):
     if left and place is not None and place.sheet is None and all(e[0] not in "!#" for e in left):
         alone: list[str] = []
         sheet = ToySheet(len(left), sum(map(len, left)), kept=tuple(left))
+        if not lane.admits(place, sheet):
+            return out + lane.add_events(worker_id, left, now_ns)
         for span in lane.lead(place, sheet, now_ns, alone):
             out += span.sheet.events()[span.start : span.stop]
         return out + alone
@@ -206,3 +209,39 @@ def test_a_lane_does_not_grow_without_end():
         pair.send("c", [f"x{number}", f"y{number}"], 100 + number)
     assert 0 == pair.lane.pending_count
     assert 80 == pair.lane.totals.released
+
+
+def test_what_will_never_be_agreed_on_does_not_keep_a_lane_from_beginning():
+    """After a loss it lies in the Counter for as long as a vote counts; what is new shares nothing with it."""
+    pair = Pair(["a", "b", "c"])
+    pair.send("a", ["x1", "y1"], 0)
+    pair.call("lose", "a", 0)
+    for worker in "bc":
+        pair.send(worker, ["x1", "y1"], 1)
+    for number in range(2, 40):
+        now_ns = 2 * SECOND + number  # the loss window is over
+        for worker in "abc":
+            pair.send(worker, [f"x{number}", f"y{number}"], now_ns)
+        assert 0 == pair.lane.lane_bytes
+        pair.send("a", [f"z{number}"], now_ns)
+        assert number < 10 or 0 < pair.lane.lane_bytes
+        for worker in "bc":
+            pair.send(worker, [f"z{number}"], now_ns)
+    assert 2 == pair.lane.pending_count
+
+
+def test_what_comes_late_after_all_ends_the_lane():
+    """A vote for what the Counter holds is found there, in whatever spelling, whoever is where in the lane."""
+    for late in ("x1", "X1"):
+        pair = Pair(["a", "b", "c"])
+        pair.send("b", ["x1"], 0)
+        pair.send("c", ["x1"], 0)
+        for number in range(2, 20):
+            for worker in "abc":
+                pair.send(worker, [f"y{number}"], number)
+        pair.send("a", ["y20"], 20)
+        pair.send("a", [late, "y21"], 21)
+        for worker in "bc":
+            pair.send(worker, ["y20"], 22)
+            pair.send(worker, ["y21"], 23)
+        assert 0 == pair.lane.pending_count

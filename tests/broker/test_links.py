@@ -178,3 +178,19 @@ def test_sources_come_and_go_while_others_stay(zmq_context):
     assert [] == rig.poller.sockets
     for each in (worker, other):
         each.socket.close(0)
+
+
+def test_sources_that_had_better_wait_are_named_by_their_sockets(zmq_context, monkeypatch):
+    """Whether the socket or its watch was found ready; other sockets are nobody's."""
+    rig = Rig(zmq_context, "a=tcp://127.0.0.1:1", "b=tcp://127.0.0.1:1")
+    asked = []
+
+    def wait(sources, now_ns):
+        asked.append(([source.index for source in sources], now_ns))
+        return {1}
+
+    monkeypatch.setattr("kvbus.broker.links.waiting_among", wait)
+    with rig.links:
+        first, first_watch, second, _ = rig.poller.sockets
+        assert {second} == rig.links.waiting_among([first_watch, 7, second, first], 5)
+        assert [([0, 1], 5)] == asked

@@ -259,3 +259,18 @@ def test_nothing_is_due_on_a_stream_without_replay() -> None:
     assert play.receiver.deadline_ns is None
     assert [] == play.told(play.receiver.on_time(10**18))
     assert play.receiver.silent_since_ns is None
+
+
+def test_it_is_sated_while_it_waits_for_an_answer_with_half_of_what_it_can_hold() -> None:
+    """So that nothing comes for which there is no room; without a replay to wait for, more does no harm."""
+    for can_replay in (True, False):
+        play = Play(can_replay=can_replay)
+        play.live(0)
+        half = play.receiver.limits.hold_batches // 2
+        play.live(*range(2, 1 + half))
+        assert not play.receiver.is_sated
+        play.live(1 + half)
+        assert can_replay == play.receiver.is_sated
+        if can_replay:
+            play.replay(1, end=True)
+            assert not play.receiver.is_sated
