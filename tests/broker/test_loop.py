@@ -7,12 +7,13 @@ import threading
 
 import pytest
 
+from kvbus.broker import loop as loop_module
 from kvbus.broker.links import Links
 from kvbus.broker.loop import BrokerLoop
 from kvbus.broker.node import BrokerNode, UpstreamRequest
 from kvbus.config import BrokerConfig, ViewConfig, parse_worker
 from kvbus.errors import ConfigError, Problem
-from tests.broker.real import ANY
+from tests.broker.real import ANY, RealWorker
 
 
 def loop_of(**view):
@@ -99,3 +100,30 @@ def test_a_stop_that_comes_late_writes_to_nobody_elses_file():
     finally:
         os.close(read_end)
         os.close(write_end)
+
+
+def test_sources_that_have_to_wait_are_left_for_later_turns(zmq_context, monkeypatch):
+    """Without a busy loop where there is nothing else; and the input is not taken to have run dry."""
+    worker = RealWorker(zmq_context)
+    naps: list[float] = []
+    monkeypatch.setattr(loop_module.time, "sleep", naps.append)
+    config = BrokerConfig(workers=(parse_worker(worker.url),), views=(ViewConfig(endpoint=ANY),))
+    with BrokerLoop(config, lambda notice: None, seed=1) as loop:
+        while not worker.socket.poll(0):
+            loop._turn(10)
+        assert b"\x01" == worker.socket.recv()
+        while loop._poller.poll(0):
+            loop._turn(0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Links, "waiting_among", lambda links, ready, now_ns: set(ready))
+            worker.socket.send_multipart([b"t", bytes(8), b"no batch"])
+            for _ in range(60_000):
+                if not loop._turn(0) and naps:
+                    break
+                threading.Event().wait(0.001)
+            assert [loop_module.NAP_S] == naps
+            assert 0 == sum(loop.node.refusals.counts.values())
+        while not sum(loop.node.refusals.counts.values()):
+            loop._turn(0)
+        assert [loop_module.NAP_S] == naps
+    worker.socket.close(0)
