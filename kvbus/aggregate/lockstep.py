@@ -129,7 +129,7 @@ class LockstepAggregator(KVEventAggregator[E]):
         return place if self._is_apart or self._has_met_all(place) else None
 
     def admits(self, place: Place[E], sheet: Sheet[E]) -> bool:
-        """Tell whether a worker may append what it has sent.
+        """Tell whether a worker may append what it has sent. Where a lane may not begin, none is tried for a while.
 
         Args:
             place: Of that worker, at the end.
@@ -145,9 +145,12 @@ class LockstepAggregator(KVEventAggregator[E]):
         elif not self._is_apart or not self._segments.front.count:
             return True
         try:
-            return not self._segments.front.may_hold_any(sheet.buckets(self._describe), sheet.events)
+            is_strange = not self._segments.front.may_hold_any(sheet.buckets(self._describe), sheet.events)
         except WireError:
-            return False
+            is_strange = False
+        if not is_strange and self._base == self._end:
+            self._hold_off()
+        return is_strange
 
     def follow(self, place: Place[E], count: int, now_ns: int) -> list[Span]:
         """Let a worker pass events of the lane.
@@ -314,8 +317,12 @@ class LockstepAggregator(KVEventAggregator[E]):
         return not counter.count or counter.pending_votes(place.worker.bit) == counter.count
 
     def _part(self) -> None:
-        """Give the lane up, and wait the longer before the next one the more often that happens."""
+        """Give the lane up."""
         self._unfold()
+        self._hold_off()
+
+    def _hold_off(self) -> None:
+        """Wait before the next lane, the longer the more often in a row."""
         self._next_pause = min(2 * self._next_pause + 1, PAUSE_MAX)
         self._pause = self._next_pause
 

@@ -136,7 +136,7 @@ def _lead(
         if len(frames) != MESSAGE_FRAMES or frames[1] != seq_frame or frames[0] != topic:
             break
         sheet = sheet_as_sent(frames[2], stream.data_parallel_rank)
-        if sheet is None:
+        if sheet is None or not (sheets or lane.admits(place, sheet)):
             break
         payloads.append(frames[2])
         sheets.append(sheet)
