@@ -48,6 +48,10 @@ class ReceiverLimits(msgspec.Struct, frozen=True, kw_only=True):
     contest_ns: int = 1_000 * _MS
 
 
+EXCESS_BATCHES = 256
+"""Batches behind what was missing that are taken from an answer: most have ended by then, and what comes twice is little."""
+
+
 class Request(msgspec.Struct):
     """One open replay request.
 
@@ -78,6 +82,19 @@ class Request(msgspec.Struct):
     top_seq: int = 0
     full_seq: int = END_SEQ
     brought: int = 0
+
+    def goes_on(self, position: int, last_live_ns: int | None) -> bool:
+        """Tell whether its answer goes on and on with what the live socket brings too, which is behind.
+
+        To take all of that from the answer would be to take it twice, and first: the stream would be ahead of the others by all
+        that waits for them.
+
+        Args:
+            position: Next number wanted; nothing is missing.
+            last_live_ns: When the live socket last brought something; `None` = never.
+        """
+        is_for_holes = not self.is_probe and last_live_ns is not None and last_live_ns >= self.asked_at_ns
+        return is_for_holes and position >= self.stop_seq + EXCESS_BATCHES
 
 
 class Asking:

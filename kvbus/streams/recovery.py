@@ -1,8 +1,9 @@
 """The rules of a stream with a replay endpoint: how a hole is filled or given up, and how a restart is proven.
 
 **Holes.** A number above the one wanted is held, and one request asks for everything from the last batch delivered: it brings all
-holes of the stream. A hole is given up when the replay begins above it, when two replays in turn went past it (one alone may have
-been thinned out by a full ROUTER), when the endpoint stays silent, or when a batch has been held for as long as one may be.
+holes of the stream; the rest of a long answer is not waited for. A hole is given up when the replay begins above it, when two
+replays in turn went past it (one alone may have been thinned out by a full ROUTER), when the endpoint stays silent, or when a
+batch has been held for as long as one may be.
 
 **The witness.** A request starts at the last batch *delivered*, not at the first one missing. Its answer thereby begins with that
 batch, and the bytes say whose life the answer belongs to: the same, or a new epoch. So a restart cannot hide behind a gap, and a
@@ -100,8 +101,6 @@ class ReplayRules:
         times = (self.asking.times_out_at_ns(), self.asking.retry_at_ns, self._next_probe_ns(), held_until_ns)
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
-    # What comes in.
-
     def live(self, seq: int, payload: bytes | None, now_ns: int, out: list[StreamOutput]) -> None:
         """Place a live batch.
 
@@ -194,6 +193,10 @@ class ReplayRules:
             opened.full_seq = min(opened.full_seq, seq)
         if later:
             self._take_later(later, now_ns, out)
+        if self.asking.open is opened and self.is_plain and opened.goes_on(order.position, order.last_live_ns):
+            self.asking.cancel(out)
+            self.asking.settle()
+            self._plan_probe(now_ns)
 
     def ended(self, now_ns: int, request: int | None, out: list[StreamOutput]) -> None:
         """Take the end mark of a replay.
@@ -335,8 +338,6 @@ class ReplayRules:
                 self._back_seq = seq
                 self._ask(now_ns, out)
 
-    # Answers that need thought.
-
     def _is_same_life(self, witness: Witness, seq: int, payload: bytes, now_ns: int, out: list[StreamOutput]) -> bool:
         """Compare the first reply with the witness and settle a doubt. False: another life, which has been dealt with."""
         if seq != witness.seq:
@@ -410,8 +411,6 @@ class ReplayRules:
         self._plan_probe(now_ns)
         if self.is_recovering and not self.asking.back_off(now_ns):
             self._give_up("silent", now_ns, out)
-
-    # Conclusions.
 
     def _raise_doubt(self, doubt: Doubt | None) -> None:
         """Hold live batches for a reason, or no longer."""

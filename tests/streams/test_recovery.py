@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvbus.streams.asking import EXCESS_BATCHES
 from kvbus.streams.outputs import AskReplay, CancelReplay
 from tests.streams.playbook import MS, Play, batch
 
@@ -422,3 +423,31 @@ def test_first_replay_that_falls_silent_goes_on_with_the_next_request() -> None:
     assert ["cancel", "ask 1"] == play.wait(1100)
     assert ["drop 1 duplicate"] == play.replay(1, life=7)
     assert ["cancel", "deliver 2"] == play.wait(1100)
+
+
+def test_what_the_live_socket_brings_too_is_not_taken_from_a_long_answer() -> None:
+    """Where the live socket is far behind, an answer would bring everything first, and then it would come again."""
+    play = gap()
+    last = 5 + EXCESS_BATCHES
+    said = play.replay(*range(2, last + 1))
+    assert [f"deliver {last}", "cancel"] == said[-2:]
+    assert not play.receiver.is_asking
+    assert ["drop 7 stale_replay"] == play.replay(7)
+    assert ["drop 6 duplicate"] == play.live(6)
+    assert [f"deliver {last + 1}"] == play.live(last + 1)
+
+
+def test_an_answer_is_heard_to_its_end_where_nothing_comes_live() -> None:
+    """What was missed while the connection was down is in the answer alone."""
+    play = Play()
+    play.live(0)
+    play.replay(0, end=True)
+    play.down()
+    play.wait(1)
+    play.up()
+    assert play.receiver.is_asking
+    last = 2 * EXCESS_BATCHES
+    assert f"deliver {last}" == play.replay(*range(last + 1))[-1]
+    assert play.receiver.is_asking
+    assert [] == play.replay(end=True)
+    assert last + 1 == play.receiver.position
