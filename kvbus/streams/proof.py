@@ -74,10 +74,14 @@ class LiveProof:
             `None` = it says nothing. Else what came live after that batch, in order, as far as it was kept whole: numbers that
             ascend, since a number that went back belongs to yet another life.
         """
-        if self.is_proven or self._unproven.get(seq) != print_of(payload):
+        if self.is_proven:
+            return None
+        said = print_of(payload)
+        # By the time that an answer reaches the candidate, so much may have come live that it is no longer among the last.
+        is_behind = seq not in self._unproven and self.candidate == Witness(seq, said)
+        if not is_behind and self._unproven.get(seq) != said:
             return None
         later: list[tuple[int, bytes]] = []
-        is_behind = False
         for number, kept in self._unproven.items():
             if is_behind and isinstance(kept, bytes) and number > (later[-1][0] if later else seq):
                 later.append((number, kept))

@@ -47,3 +47,28 @@ def test_a_new_doubt_forgets_everything() -> None:
     proof.revoke()
     assert proof.vouch(1, b"1") is None
     assert (None, False) == (proof.candidate, proof.is_proven)
+
+
+def test_the_batch_that_was_asked_about_vouches_though_more_has_come_than_is_remembered() -> None:
+    """Else a live socket that is further ahead of the answers than that would never be trusted."""
+    proof = LiveProof()
+    proof.revoke()
+    proof.add(7, b"7")
+    proof.candidate = Witness(7, b"7")
+    for seq in range(8, 8 + 2 * REMEMBERED):
+        proof.add(seq, b"%d" % seq)
+    assert proof.vouch(7, b"other") is None
+    assert proof.vouch(8, b"8") is None
+    last = 7 + 2 * REMEMBERED
+    assert [(seq, b"%d" % seq) for seq in range(last - REMEMBERED + 1, last + 1)] == proof.vouch(7, b"7")
+    assert proof.is_proven
+
+
+def test_a_number_that_came_again_with_other_bytes_is_not_vouched_for_by_the_older_one() -> None:
+    """What is remembered under it now belongs to yet another life."""
+    proof = LiveProof()
+    proof.revoke()
+    proof.add(7, b"7")
+    proof.candidate = Witness(7, b"7")
+    proof.add(7, b"seven")
+    assert proof.vouch(7, b"7") is None

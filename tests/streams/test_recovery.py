@@ -451,3 +451,26 @@ def test_an_answer_is_heard_to_its_end_where_nothing_comes_live() -> None:
     assert play.receiver.is_asking
     assert [] == play.replay(end=True)
     assert last + 1 == play.receiver.position
+
+
+@pytest.mark.parametrize("behind", [10, 63, 64, 65, 200, 1000])
+def test_a_restarted_publisher_is_trusted_however_far_its_answers_are_behind_its_live_batches(behind: int) -> None:
+    """While an answer is on its way, more comes live than is remembered; the answer still brings what it was asked about."""
+    play = Play()
+    play.live(0, 1)
+    play.replay(0, end=True)
+    play.down()
+    play.wait(1)
+    play.up()
+    play.replay(1, life=1)
+    newest = 500
+    for _ in range(5):
+        if not play.receiver.is_asking:
+            break
+        stop, start = newest + 1, max(0, (play.receiver.position or 0) - 1)
+        play.live(*range(stop, stop + behind), life=1)
+        newest += behind
+        play.replay(*range(start, stop), life=1, end=True)
+    assert not play.receiver.is_asking
+    assert newest + 1 == play.receiver.position
+    assert [f"deliver {newest + 1} of life 1"] == play.live(newest + 1, life=1)
