@@ -58,7 +58,8 @@ TURN_MESSAGES = 512
 probe waits long for the others."""
 
 NAP_S = 0.001
-"""How long to look away where all that is ready waits for something that is not."""
+"""How long to look away where all that is ready waits for an answer that has not come: there is nothing else to do, and asking
+again at once would take a whole core from whoever has to answer."""
 
 REQUEST_BYTES_MAX = 64 * 1024
 """Largest frame that a subscriber or replay client may send: a prefix or a number."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import zmq
@@ -69,15 +68,6 @@ def real_broker(
         sub.close(0)
         for worker in sources:
             worker.socket.close(0)
-
-
-def wait_for(is_so: Callable[[], object]) -> None:
-    """Look again and again until something is so: figures of a broker, as a rule."""
-    pause = zmq.Poller()  # polls nothing: waits without being in anybody's way
-    until = time.monotonic() + WAIT_MS / 1000
-    while not is_so():
-        assert time.monotonic() < until, "it did not happen"
-        pause.poll(5)
 
 
 def read_until(sub: zmq.Socket, wanted: int) -> list[Event]:

@@ -13,7 +13,8 @@ from kvbus.config import BrokerConfig, IngestConfig, ViewConfig, parse_worker
 from kvbus.errors import ConfigError, UsageError
 from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
 from kvbus.wire.codec import decode_batch, encode_batch
-from tests.broker.real import ANY, WAIT_MS, RealWorker, read_until, real_broker, wait_for
+from tests.broker.real import ANY, WAIT_MS, RealWorker, read_until, real_broker
+from tests.waiting import wait_until
 
 GONE = BlockRemoved([1], "CPU")
 CPU = BlockStored([1], None, [], 0, medium="CPU", ownership="cpu-tier")
@@ -220,7 +221,7 @@ def test_g37_a_req_client_does_not_wedge_the_replay(zmq_context):
     with real_broker(zmq_context, workers=1) as (broker, workers, _):
         for number in range(50):
             workers[0].publish(BlockRemoved([number]))
-        wait_for(lambda: 50 == broker.status().views[0].sent)
+        wait_until(lambda: 50 == broker.status().views[0].sent)
         request = zmq_context.socket(zmq.REQ)
         request.linger, request.rcvtimeo = 0, WAIT_MS
         request.connect(broker.endpoints["replay:all"])

@@ -21,14 +21,12 @@ from kvbus.publisher.publisher import Publisher
 from kvbus.wire.codec import decode_batch
 from tests.integration.proxy import TcpProxy
 
-__all__ = ["ANY", "PATIENCE_S", "Reader", "Rig", "Worker", "large", "stored", "wait_until"]
+__all__ = ["ANY", "PATIENCE_S", "Reader", "Rig", "Worker", "large", "stored"]
 
 ANY = "tcp://127.0.0.1:0"
 
 PATIENCE_S = 60.0
 """How long something may take that must come; only a test that fails waits so long."""
-
-LOOK_S = 0.01
 
 
 def stored(*blocks: int) -> BlockStored:
@@ -39,15 +37,6 @@ def stored(*blocks: int) -> BlockStored:
 def large(block: int) -> BlockStored:
     """A store of 100 kB that costs nobody much: what no socket's buffers hold many of."""
     return BlockStored([block], None, [], 0, medium="CPU", extra={"padding": "x" * 100_000})
-
-
-def wait_until(is_so: Callable[[], Any], what: str = "") -> None:
-    """Look again and again until something is so."""
-    pause = zmq.Poller()  # polls nothing: waits without being in anybody's way
-    until = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < until, what or "it did not happen"
-        pause.poll(LOOK_S * 1000)
 
 
 class Worker:

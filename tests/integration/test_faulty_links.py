@@ -12,7 +12,8 @@ from kvbus.sockets import SocketOptions, open_socket
 from kvbus.subscriber.items import Gap, Received, Restarted
 from kvbus.subscriber.subscriber import Subscriber
 from tests.integration.proxy import SwallowedPort, TcpProxy
-from tests.integration.rig import PATIENCE_S, Rig, large, stored, wait_until
+from tests.integration.rig import PATIENCE_S, Rig, large, stored
+from tests.waiting import wait_until
 
 BIG = 20_000
 

@@ -14,8 +14,9 @@ from kvbus.broker.server import Broker
 from kvbus.config import BrokerConfig, ViewConfig, WorkerConfig
 from kvbus.events import BlockRemoved
 from tests.integration.processes import PublishProcess, TailProcess
-from tests.integration.rig import ANY, Reader, Rig, large, stored, wait_until
+from tests.integration.rig import ANY, Reader, Rig, large, stored
 from tests.machine import free_ports
+from tests.waiting import wait_until
 
 
 class Place:

@@ -10,9 +10,10 @@ from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvbus.ops.site import open_site
 from kvbus.views.filters import EventFilter
 from kvbus.wire.envelope import join_batch
-from tests.integration.rig import PATIENCE_S, Rig, Worker, wait_until
+from tests.integration.rig import PATIENCE_S, Rig, Worker
 from tests.ops.scraped import Scraped, check_funnel
 from tests.ops.standin import get
+from tests.waiting import wait_until
 
 
 class Run:

@@ -25,7 +25,7 @@ from kvbus.wire.codec import decode_batch
 from kvbus.wire.frames import ReplayEnd, read_replay_reply, replay_request
 from kvbus.wire.jsonform import event_to_json
 from kvbus_cli.children import Child
-from tests.integration.rig import wait_until
+from tests.waiting import wait_until
 
 ANY = "tcp://127.0.0.1:0"
 RANKS = 4

@@ -15,7 +15,8 @@ from kvbus.config import BrokerConfig, ViewConfig, parse_worker
 from kvbus.errors import UsageError
 from kvbus.subscriber.items import Received, Restarted
 from kvbus.subscriber.subscriber import Subscriber
-from tests.integration.rig import ANY, PATIENCE_S, Rig, Worker, stored, wait_until
+from tests.integration.rig import ANY, PATIENCE_S, Rig, Worker, stored
+from tests.waiting import wait_until
 
 
 def restart_with_its_first_batches_lost(rig: Rig, lost: int) -> None:

@@ -20,8 +20,9 @@ from kvbus.security.key_files import KeyPairFiles, new_key_pair, read_secret_key
 from kvbus.security.keys import CurveConfig
 from kvbus.sockets import BoundSocket, SocketOptions, ZmqContext, open_socket, send_frames
 from kvbus.wire.frames import replay_request
-from tests.integration.rig import ANY, PATIENCE_S, stored, wait_until
+from tests.integration.rig import ANY, PATIENCE_S, stored
 from tests.security.peers import Pair, client_options, server_options
+from tests.waiting import wait_until
 
 NAMES = ("broker", "worker", "reader", "stranger")
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from kvbus_cli.children import Child
-from tests.integration.rig import wait_until
 from tests.shared_data import traces
+from tests.waiting import wait_until
 
 ANY = "tcp://127.0.0.1:0"
 RANKS = 4

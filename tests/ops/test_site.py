@@ -20,8 +20,9 @@ from kvbus.ops.report import Report
 from kvbus.ops.site import Site, open_site
 from kvbus.ops.web import Question
 from tests.broker.playbook import Playbook
-from tests.broker.real import real_broker, wait_for
+from tests.broker.real import real_broker
 from tests.ops.standin import WAIT_S, StandIn, get
+from tests.waiting import wait_until
 
 
 def ask(broker: StandIn, path: str) -> tuple[int, bytes]:
@@ -115,7 +116,7 @@ def test_a_real_broker_is_told_of_over_http(zmq_context) -> None:
         port = int(site.url.rpartition(":")[2])
         for worker in workers:
             worker.publish(BlockRemoved([1], "GPU"))
-        wait_for(lambda: broker.status().views[0].sent)
+        wait_until(lambda: broker.status().views[0].sent)
         response, body = get(port, "/metrics")
         assert 200 == response.status
         assert b'kvbus_view_events_total{outcome="sent",view="all"} 1.0\n' in body
@@ -142,7 +143,7 @@ def test_g67_a_broker_that_is_thrown_nonsense_stays_healthy_and_says_so(zmq_cont
         for count in (1, 2, 4, 50):
             worker.socket.send_multipart([b"t"] * count)
         worker.publish(BlockRemoved([1], "GPU"))
-        wait_for(lambda: broker.status().views[0].sent)
+        wait_until(lambda: broker.status().views[0].sent)
         assert b'kvbus_decode_errors_total{reason="frame_count"} 4.0\n' in get(port, "/metrics")[1]
         assert 200 == get(port, "/healthz")[0].status
 

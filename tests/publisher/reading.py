@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from types import TracebackType
 
 import pytest
@@ -95,15 +93,6 @@ class Gate:
         self._reached.set()
         assert self._opened.wait(WAIT_MS / 1000)
         return send_frames(socket, frames)
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Look again and again until something is so: a figure of a publisher follows what it counts by a moment."""
-    pause = zmq.Poller()  # polls nothing: waits without being in anybody's way
-    end_s = time.monotonic() + WAIT_MS / 1000
-    while not is_so():
-        assert time.monotonic() < end_s, "it did not happen"
-        pause.poll(5)
 
 
 def reachable(url: str) -> str:

@@ -22,7 +22,8 @@ from kvbus.sockets import SocketOptions, ZmqContext, open_socket, receive_frames
 from kvbus.wire.codec import decode_batch
 from kvbus.wire.frames import ReplayBatch, ReplayEnd
 from tests.machine import free_ports, needs_ipv6
-from tests.publisher.reading import WAIT_MS, Gate, Reader, until
+from tests.publisher.reading import WAIT_MS, Gate, Reader
+from tests.waiting import wait_until
 
 LOCAL = "tcp://127.0.0.1:0"
 
@@ -177,7 +178,7 @@ def test_g34_a_client_that_stops_reading_does_not_hold_up_live_batches(zmq_conte
         assert list(range(500)) == seqs
         # And another client is served meanwhile.
         assert 500 == len(reader.replayed(0))
-        until(lambda: 1 == publisher.stats.replay.ends)
+        wait_until(lambda: 1 == publisher.stats.replay.ends)
         stack.callback(publisher.close, 0.0)
 
 
@@ -243,7 +244,7 @@ def test_g40_a_burst_reaches_a_subscriber_that_does_not_read_yet(zmq_context: Zm
         for _ in range(20_000):
             publisher.publish_raw(b"x")
         assert list(range(20_000)) == [seq for _, seq, _ in reader.take(20_000)]
-        until(lambda: 20_000 == publisher.stats.published)
+        wait_until(lambda: 20_000 == publisher.stats.published)
 
 
 def test_g40_what_a_full_subscriber_misses_shows_as_a_gap_and_can_be_replayed(zmq_context: ZmqContext) -> None:

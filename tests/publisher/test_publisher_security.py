@@ -21,6 +21,7 @@ from kvbus.security.refusals import SocketStatus
 from kvbus.sockets import BoundSocket, SocketOptions, ZmqContext, open_socket, send_frames
 from kvbus.wire.frames import replay_request
 from tests.security.peers import Pair, client_options, server_options
+from tests.waiting import wait_until
 
 ANY = "tcp://127.0.0.1:0"
 PATIENCE_MS = 60_000
@@ -42,14 +43,6 @@ def publisher(keys: dict[str, KeyPairFiles]) -> Iterator[Publisher]:
     with Publisher(ANY, replay_endpoint=ANY, curve=curve) as made:
         made.publish([EVENT])
         yield made
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    pause = zmq.Poller()
-    end_s = time.monotonic() + PATIENCE_MS / 1000
-    while not is_so():
-        assert time.monotonic() < end_s
-        pause.poll(5)
 
 
 def refused(sockets: list[SocketStatus], name: str) -> dict[str, int]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import zmq
 
 from kvbus.errors import ConfigError
 from kvbus.events import AllBlocksCleared
@@ -16,6 +13,7 @@ from kvbus.publisher.publisher import Publisher
 from kvbus.security.key_files import KeyPairFiles, new_key_pair
 from kvbus.security.keys import CurveConfig
 from kvbus.subscriber import Received, Subscriber
+from tests.waiting import wait_until
 
 ANY = "tcp://127.0.0.1:0"
 PATIENCE_S = 60.0
@@ -29,14 +27,6 @@ def keys(tmp_path: Path) -> dict[str, KeyPairFiles]:
 def publisher_of(keys: dict[str, KeyPairFiles]) -> Publisher:
     curve = CurveConfig(secret_key_file=keys["server"].secret_key_file, allow=(keys["good"].public_key_file,))
     return Publisher(ANY, replay_endpoint=ANY, curve=curve)
-
-
-def wait_until(is_so: Callable[[], object]) -> None:
-    pause = zmq.Poller()
-    end_s = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < end_s
-        pause.poll(5)
 
 
 def test_with_the_right_keys_it_gets_old_and_new_batches(keys: dict[str, KeyPairFiles]) -> None:
