@@ -22,7 +22,7 @@ Reason: TypeAlias = Literal[
     "replay_unreadable",  # the payload of a replay reply is no batch
     "duplicate",  # delivered before, or held already
     "hold_full",  # no room to hold it; it is asked for again
-    "unproven",  # it may belong to another life of the worker; it is asked for again
+    "unproven",  # it may belong to another life of the worker; used once a replay vouches for it, else asked for again
     "conflict",  # it comes from a second publisher on one topic and rank
     "stale_replay",  # a reply to a request that is over
     "departed",  # its worker has departed, and its connection is still down

@@ -111,8 +111,10 @@ class Asking:
     """
 
     __slots__ = (
+        "_idle_wait_ns",
         "_ids",
         "_limits",
+        "_probe_at_ns",
         "_rng",
         "absent",
         "attempts",
@@ -138,6 +140,8 @@ class Asking:
         self.silent_since_ns: int | None = None
         self.absent: list[Span] = []
         self.is_first_running = False
+        self._probe_at_ns: int | None = None
+        self._idle_wait_ns = self._draw_idle_wait_ns()
 
     def ask(
         self,
@@ -252,7 +256,40 @@ class Asking:
         self.open = None
         self.retry_at_ns = now_ns + self._rng.randint(_DEFER_MS[0] * _MS, _DEFER_MS[1] * _MS)
 
-    def idle_wait_ns(self) -> int:
+    def plan_probe(self, now_ns: int) -> None:
+        """Put the next probe one idle time from now.
+
+        Args:
+            now_ns: Monotonic time, nanoseconds.
+        """
+        self._idle_wait_ns = self._draw_idle_wait_ns()
+        self._probe_at_ns = now_ns + self._idle_wait_ns
+
+    def next_probe_ns(self, last_live_ns: int | None) -> int | None:
+        """Return when the stream is to be probed, or `None` while it is asked anyway.
+
+        Args:
+            last_live_ns: When the live socket last brought something; `None` = never.
+        """
+        if self.open is not None or self.retry_at_ns is not None:
+            return None
+        if last_live_ns is None:
+            return self._probe_at_ns
+        idle_at_ns = last_live_ns + self._idle_wait_ns
+        return idle_at_ns if self._probe_at_ns is None else max(idle_at_ns, self._probe_at_ns)
+
+    def rest(self, now_ns: int, out: list[StreamOutput]) -> None:
+        """Do without the rest of an answer, since nothing is missing any more, until it is time for a probe.
+
+        Args:
+            now_ns: Monotonic time, nanoseconds.
+            out: Takes `CancelReplay`.
+        """
+        self.cancel(out)
+        self.settle()
+        self.plan_probe(now_ns)
+
+    def _draw_idle_wait_ns(self) -> int:
         """Return how long the stream may be silent before the next probe, with jitter of a tenth."""
         return self._limits.idle_ns + self._rng.randint(-self._limits.idle_ns // 10, self._limits.idle_ns // 10)
 

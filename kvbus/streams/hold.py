@@ -99,6 +99,10 @@ class HoldBuffer:
         """Return what is held under a number, or `None`."""
         return self._held.get(seq)
 
+    def live(self) -> list[tuple[int, bytes]]:
+        """Return number and bytes of those that came live and can be read, in order of arrival."""
+        return [(seq, held.payload) for seq, held in self._held.items() if held.payload and not held.replayed]
+
     def pop(self, seq: int) -> Held | None:
         """Take out what is held under a number, or return `None`."""
         held = self._held.pop(seq, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kvbus.streams.hold import Held, HoldBuffer
 from kvbus.streams.outputs import Deliver, Dropped, Lost, LostReason, StreamOutput
 from kvbus.streams.sequence import Watermark
@@ -131,14 +133,32 @@ class OrderedStream:
             out.append(Dropped("hold_full", seq))
         return is_held
 
-    def drop_held(self, out: list[StreamOutput]) -> None:
+    def put_all_aside(self, batches: Iterable[tuple[int, bytes]], now_ns: int, out: list[StreamOutput]) -> None:
+        """Hold what came live until its turn, as far as it is wanted and not held yet.
+
+        Args:
+            batches: Number and bytes of each.
+            now_ns: Monotonic time, nanoseconds.
+            out: Takes `Dropped` for each for which there is no room.
+        """
+        for seq, payload in batches:
+            if seq >= self.position and seq not in self.hold:
+                self.note_seen(seq)
+                self.put_aside(seq, payload, False, now_ns, out)
+
+    def drop_held(self, out: list[StreamOutput]) -> list[tuple[int, bytes]]:
         """Throw away what is held, since it is not known whose life it belongs to, and forget what was known to exist.
 
         Args:
             out: Takes `Dropped`.
+
+        Returns:
+            Number and bytes of what came live, in order of arrival.
         """
+        live = self.hold.live()
         out.extend(Dropped("unproven", seq) for seq in self.hold.clear())
         self.seen_stop = 0
+        return live
 
     def begin_epoch(self) -> None:
         """Begin anew at 0, with nothing held."""

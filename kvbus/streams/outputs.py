@@ -47,7 +47,7 @@ EpochReason: TypeAlias = Literal[
 DropReason: TypeAlias = Literal[
     "duplicate",  # delivered before, or held already
     "hold_full",  # no room to hold it; it will be asked for again
-    "unproven",  # it may belong to an older or a newer life of the publisher; it will be asked for again
+    "unproven",  # it may belong to another life of the publisher; used once a replay vouches for it, else asked for again
     "conflict",  # it comes from a second publisher, or from the first: see the loss of that name
     "stale_replay",  # a reply to a request that is over
 ]

@@ -110,7 +110,7 @@ class StreamReceiver:
 
     @property
     def held_count(self) -> int:
-        """Batches held now."""
+        """Batches held now; not counted are those that will be used only once a replay has vouched for one of them."""
         return len(self._order.hold) + (self._unaided.kept_aside[0] if self._unaided else 0)
 
     @property
@@ -124,12 +124,10 @@ class StreamReceiver:
 
         What is left in the socket meanwhile is taken later, in order; what there is no room for has to be asked for again.
         """
-        hold = self._order.hold
-        return (
-            self._aided is not None
-            and self._aided.is_recovering
-            and (2 * len(hold) >= hold.batches_max or 2 * hold.held_bytes >= hold.bytes_max)
-        )
+        if self._aided is None or not self._aided.is_recovering:
+            return False
+        batches, size_bytes = self._aided.kept
+        return 2 * batches >= self.limits.hold_batches or 2 * size_bytes >= self.limits.hold_bytes
 
     @property
     def silent_since_ns(self) -> int | None:

@@ -3,7 +3,8 @@
 **Holes.** A number above the one wanted is held, and one request asks for everything from the last batch delivered: it brings all
 holes of the stream; the rest of a long answer is not waited for. A hole is given up when the replay begins above it, when two
 replays in turn went past it (one alone may have been thinned out by a full ROUTER), when the endpoint stays silent, or when a
-batch has been held for as long as one may be.
+batch has been held for as long as one may be. What is above the highest live number is not given up with it: where the live
+socket is further behind than the publisher remembers, it is still to come.
 
 **The witness.** A request starts at the last batch *delivered*, not at the first one missing. Its answer thereby begins with that
 batch, and the bytes say whose life the answer belongs to: the same, or a new epoch. So a restart cannot hide behind a gap, and a
@@ -17,8 +18,8 @@ place only says that the publisher has let it go.
 under numbers that once were other batches, so other batches from the live socket are no contradiction. Live batches wait for its
 end, through as many requests as it takes; where they differ, the replay wins and the live socket has to prove itself.
 
-**Proof of the live socket.** What was held when a restart is found is thrown away; the new life is asked for from its beginning,
-and live batches are used only once a replay has brought one of them with the same bytes (`proof`).
+**Proof of the live socket.** What was held when a restart is found may be of either life; the new one is asked for from its
+beginning, and live batches are used only once a replay has brought one of them with the same bytes (`proof`).
 
 **Silence.** A request without a word is repeated with back-off, and then what is missing is given up. One that falls silent
 without an end mark is over; it is repeated while that brings something: tail and end mark can be lost together.
@@ -50,11 +51,9 @@ class ReplayRules:
         "_epochs_in_row",
         "_first_stop",
         "_has_been_connected",
-        "_idle_wait_ns",
         "_limits",
         "_must_verify",
         "_order",
-        "_probe_at_ns",
         "_proof",
         "_quiet_until_ns",
         "asking",
@@ -74,19 +73,23 @@ class ReplayRules:
         self._doubt: Doubt | None = None
         self._back_seq = 0  # the live number that raised the doubt
         self._quiet_until_ns = 0  # until then a number that goes back is a known second publisher's
-        self._proof = LiveProof()
+        self._proof = LiveProof(limits.hold_batches, limits.hold_bytes)
         self._has_been_connected = False
         # A reconnect whose witness has not been compared, whether or not batches are held for it.
         self._must_verify = False
         self._first_stop = 0  # below it, the first replay of this epoch has delivered
         self._epochs_in_row = 0  # restarts found without a replay that came to its end in between
-        self._probe_at_ns: int | None = None
-        self._idle_wait_ns = self.asking.idle_wait_ns()
 
     @property
     def is_recovering(self) -> bool:
         """Whether something is missing, in doubt, or to be vouched for."""
         return self._order.has_holes or self._doubt is not None or self._proof.candidate is not None
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """How many batches wait, held or for proof, and their payload bytes."""
+        order, proof = self._order, self._proof
+        return len(order.hold) + len(proof), order.hold.held_bytes + proof.kept_bytes
 
     @property
     def is_plain(self) -> bool:
@@ -161,6 +164,11 @@ class ReplayRules:
             self.asking.is_first_running = self.asking.is_first_running or opened.witness is None
             if opened.witness is not None and not self._is_same_life(opened.witness, seq, said, now_ns, out):
                 return
+            if self._is_live_behind(opened, seq):
+                self._order.skip_to(self._order.seen_stop, "evicted", out)
+                out.append(Dropped("stale_replay", seq))
+                self.asking.rest(now_ns, out)
+                return
         opened.top_seq = max(opened.top_seq, seq + 1)
         order, later = self._order, self._proof.vouch(seq, said)
         place = order.mark.place_replayed(seq, said)
@@ -192,11 +200,11 @@ class ReplayRules:
         else:
             opened.full_seq = min(opened.full_seq, seq)
         if later:
-            self._take_later(later, now_ns, out)
+            order.put_all_aside(later, now_ns, out)
+            if not self.asking.is_first_running:
+                order.flush(out)
         if self.asking.open is opened and self.is_plain and opened.goes_on(order.position, order.last_live_ns):
-            self.asking.cancel(out)
-            self.asking.settle()
-            self._plan_probe(now_ns)
+            self.asking.rest(now_ns, out)
 
     def ended(self, now_ns: int, request: int | None, out: list[StreamOutput]) -> None:
         """Take the end mark of a replay.
@@ -216,7 +224,7 @@ class ReplayRules:
         self._epochs_in_row = 0
         self.asking.is_first_running = False
         if self._proof.candidate is opened.candidate:
-            self._proof.candidate = None  # the publisher does not have it: the live socket still brings an older life
+            self._proof.renounce()
         self._conclude(opened, True, now_ns, out)
 
     def disconnected(self, out: list[StreamOutput]) -> None:
@@ -303,21 +311,9 @@ class ReplayRules:
             return
         out.append(Dropped("unproven", seq))
         if payload is not None:
-            opened, proof = self.asking.open, self._proof
-            proof.add(seq, payload)
-            if proof.candidate is None or opened is None or opened.candidate is not proof.candidate:
-                proof.candidate = Witness(seq, print_of(payload))
+            opened = self.asking.open
+            self._proof.add(seq, payload, None if opened is None else opened.candidate)
             self._want(now_ns, out)
-
-    def _take_later(self, later: list[tuple[int, bytes]], now_ns: int, out: list[StreamOutput]) -> None:
-        """Use what came live after a batch that has just been vouched for."""
-        order = self._order
-        for seq, payload in later:
-            if seq >= order.position and seq not in order.hold:
-                order.note_seen(seq)
-                order.put_aside(seq, payload, False, now_ns, out)
-        if not self.asking.is_first_running:
-            order.flush(out)
 
     def _went_back(self, seq: int, payload: bytes | None, now_ns: int, out: list[StreamOutput]) -> None:
         """Deal with a live number that one life of one publisher cannot bring: ask whose it is."""
@@ -358,6 +354,13 @@ class ReplayRules:
             self._order.flush(out)
         return True
 
+    def _is_live_behind(self, opened: Request, seq: int) -> bool:
+        """Tell whether all that was missing has been let go, and what lies between it and an answer is still to come live."""
+        order = self._order
+        is_trusted = self._proof.is_proven and self._doubt is None and not self.asking.is_first_running
+        is_for_holes = not opened.is_probe and order.has_holes
+        return is_trusted and is_for_holes and order.mark.live_seq + 1 == order.seen_stop < seq
+
     def _start_late(self, seq: int, out: list[StreamOutput]) -> None:
         """Give up what lies below the first number of a replay: it has been let go, or the stream begins at 1."""
         order = self._order
@@ -389,7 +392,7 @@ class ReplayRules:
         is_outdated = order.seen_stop > request.stop_seq or self._proof.candidate is not None
         if not self.is_recovering:
             asking.settle()
-            self._plan_probe(now_ns)
+            asking.plan_probe(now_ns)
             if has_gained and not is_complete:
                 self._ask(now_ns, out)
         elif has_gained or (is_complete and is_outdated):
@@ -408,7 +411,7 @@ class ReplayRules:
             self._conclude(request, False, now_ns, out)
             return
         self.asking.note_silence(request.asked_at_ns)
-        self._plan_probe(now_ns)
+        self.asking.plan_probe(now_ns)
         if self.is_recovering and not self.asking.back_off(now_ns):
             self._give_up("silent", now_ns, out)
 
@@ -421,11 +424,13 @@ class ReplayRules:
         """Declare a restart, forget the old life and ask for the new one from its beginning."""
         asking, order = self.asking, self._order
         out.append(NewEpoch(order.position, reason))
-        order.drop_held(out)
+        held = order.drop_held(out)
         order.begin_epoch()
         self._raise_doubt(None)
         self._must_verify = False
         self._proof.revoke()
+        for seq, payload in held:
+            self._proof.add(seq, payload)
         self._first_stop = 0
         asking.is_first_running = False
         asking.cancel(out)
@@ -442,9 +447,7 @@ class ReplayRules:
     def _give_up(self, reason: LostReason, now_ns: int, out: list[StreamOutput]) -> None:
         """Declare lost whatever is missing, deliver what is held, and go on live."""
         order = self._order
-        self.asking.cancel(out)
-        self.asking.settle()
-        self._plan_probe(now_ns)
+        self.asking.rest(now_ns, out)
         if self._doubt is Doubt.WENT_BACK:
             self._begin_epoch("went_back", now_ns, out)
             return
@@ -482,18 +485,9 @@ class ReplayRules:
             out=out,
         )
 
-    def _plan_probe(self, now_ns: int) -> None:
-        """Put the next probe one idle time from now."""
-        self._idle_wait_ns = self.asking.idle_wait_ns()
-        self._probe_at_ns = now_ns + self._idle_wait_ns
-
     def _next_probe_ns(self) -> int | None:
         """Return when the stream is to be probed, or `None` while it is asked anyway or cannot be."""
-        order, asking = self._order, self.asking
-        is_asked = asking.open is not None or asking.retry_at_ns is not None
-        if order.mark.position is None or is_asked or self._doubt is Doubt.DISCONNECTED:
+        order = self._order
+        if order.mark.position is None or self._doubt is Doubt.DISCONNECTED:
             return None
-        if order.last_live_ns is None:
-            return self._probe_at_ns
-        idle_at_ns = order.last_live_ns + self._idle_wait_ns
-        return idle_at_ns if self._probe_at_ns is None else max(idle_at_ns, self._probe_at_ns)
+        return self.asking.next_probe_ns(order.last_live_ns)

@@ -74,6 +74,23 @@ def test_tail_lost_together_with_the_end_mark_is_asked_for_again() -> None:
     assert (20, None) == (play.receiver.position, play.receiver.silent_since_ns)
 
 
+def test_what_is_still_to_come_live_is_not_given_up_with_an_evicted_hole() -> None:
+    """The live socket is further behind than the publisher remembers: only the hole is lost, and what it has queued is not."""
+    play = gap()
+    assert ["lost 3-5 evicted", "deliver 5", "drop 90 stale_replay", "cancel"] == play.replay(90)
+    assert ["deliver 6", "deliver 7"] == play.live(6, 7)
+    assert "ask 7" in play.live(9)
+
+
+def test_what_is_not_to_come_live_is_given_up() -> None:
+    """A probe of an idle stream finds that the publisher has let go what the socket never brought."""
+    play = Play()
+    play.live(0, 1, 2)
+    while not play.receiver.is_asking:
+        play.wait(1000)
+    assert ["lost 3-90 evicted", "deliver 90"] == play.replay(90)
+
+
 def test_evicted_hole_is_given_up_at_once() -> None:
     """The replay begins above it: what went before has been let go, and asking again brings nothing."""
     play = gap()
@@ -188,6 +205,43 @@ def test_restart_is_noticed_although_its_first_numbers_were_lost() -> None:
     assert ["epoch after 3 changed", "drop 3 unproven", "cancel", "ask 0"] == play.replay(2, life=1)
     assert [f"deliver {seq} of life 1" for seq in range(4)] == play.replay(*range(4), life=1, end=True)
     assert ["drop 3 duplicate", "deliver 4 of life 1"] == play.live(3, 4, life=1)
+
+
+def test_all_that_came_live_meanwhile_is_used_once_an_answer_has_reached_it() -> None:
+    """A worker that sends faster than it answers would else be asked again and again, and never catch up with itself."""
+    play = Play()
+    play.live(0, 1, 2)
+    play.down()
+    play.up()
+    play.live(3, 4, life=1)
+    assert "ask 0" in play.replay(2, life=1)
+    play.live(*range(5, 1000), life=1)
+    assert [f"deliver {seq} of life 1" for seq in range(4)] == play.replay(0, 1, 2, 3, life=1)
+    lines = play.end()
+    assert [f"deliver {seq} of life 1" for seq in range(4, 1000)] == lines
+    assert not play.receiver.is_asking
+    assert ["deliver 1000 of life 1"] == play.live(1000, life=1)
+
+
+def test_no_more_is_kept_for_proof_than_may_be_held_and_then_the_rest_stays_in_the_socket() -> None:
+    """What there is no room for is asked for again; `is_sated` says in time that there will be none."""
+    play = Play(limits={"hold_batches": 8})
+    play.live(0)
+    play.up()
+    play.replay(life=1, end=True)
+    sated = []
+    for seq in range(5, 20):
+        sated.append(play.receiver.is_sated)
+        play.live(seq, life=1)
+    assert [False] * 4 + [True] * 11 == sated
+    lines = play.replay(*range(8), life=1, end=True)
+    assert [*(f"deliver {seq} of life 1" for seq in range(8)), "ask 7"] == lines
+    assert play.receiver.is_sated
+    lines = play.replay(7, *range(8, 13), life=1)
+    assert [f"deliver {seq} of life 1" for seq in range(8, 20)] == [
+        said for said in lines if said.startswith("deliver")
+    ]
+    assert not play.receiver.is_sated
 
 
 @pytest.mark.parametrize("answer", [[], [5]])
