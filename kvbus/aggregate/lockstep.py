@@ -12,20 +12,18 @@ it is complete when the last worker has passed it, and the order of the lane is 
 that ends, because somebody sends something else, a batch holds a clear or cannot be read, or a seat is about to change hands,
 the lane is *unfolded*: every vote in it is cast again in the Counter, in each worker's order and with its time, and the Counter
 goes on from exactly where it would have been. What is pending in the Counter is older than the lane. A lane may begin while that
-is still so, in one of two ways. Either nobody enters it who has not voted for all that the Counter holds; so some workers may be
-behind. Or, where some of that will not be voted for by everybody (what others emitted before a loss, or never will), no event
-enters the lane that the Counter holds in any spelling; then no emission can be a vote for either, and who is in the lane has
-nothing pending there when it votes in the Counter, so that its votes stay in order.
+is so: *apart*, if no event enters it that the Counter holds in any spelling, so that no emission can be a vote for either, and
+nobody votes in the Counter who has something pending in the lane; else if nobody enters it who has not voted for all of that.
 
 Age, room, losses and accounts hold as ever. What is given up is given up at the front; whoever had not passed it passes over it,
-as a vote that comes later begins anew. `tests/aggregate/test_lockstep.py` compares every call with `KVEventAggregator`, which
-knows no lane.
+as a vote that comes later begins anew. While nothing may go out, what all have passed queues up behind what waits already.
+`tests/aggregate/test_lockstep.py` compares every call with `KVEventAggregator`, which knows no lane.
 
 **What it costs.** `lead` 1.5 µs a batch, `follow` 1 µs however many batches the worker passes at once, and 0.3 µs for each sheet
-passed and each released; nothing per event, but 0.4 µs in a first copy while the Counter holds what is not for all. Pending
-events cost what their sheets cost. Unfolding costs what the Counter would
-have cost, 3 µs an event, and voiding next to nothing. So that unfolding never holds up everybody, a lane has a length; what
-would make it longer moves as much of its front to the Counter, and whoever had not passed that votes there first.
+passed and each released; nothing per event, but 0.4 µs in a first copy while the Counter holds something, and 2 µs where what is
+released must wait. Pending events cost what their sheets cost. Unfolding costs what the Counter would have cost, 3 µs an event,
+and voiding next to nothing. So that unfolding never holds up everybody, a lane has a length; what would make it longer moves as
+much of its front to the Counter, and whoever had not passed that votes there first.
 """
 
 from __future__ import annotations
@@ -48,9 +46,11 @@ __all__ = ["LockstepAggregator"]
 PAUSE_MAX = 4095
 """Batches for which no lane is begun where lanes keep ending without a release: workers differ, and trying costs 1 µs a time."""
 
+REFUSED_PAUSE = 31
+"""Batches for which none is tried where one was not admitted: what the Counter holds is in the way, which may soon be past."""
+
 LANE_EVENTS_MAX = 16_384
-"""Events that a lane holds: unfolding so many takes a tenth of a second, and workers that are drained in turns are hardly further
-apart."""
+"""Events that a lane holds: unfolding so many takes a tenth of a second; workers drained in turns are hardly further apart."""
 
 _COMPACT_AT = 256
 """Sheets passed by all that are worth one move of the list."""
@@ -59,15 +59,15 @@ _COMPACT_AT = 256
 class LockstepAggregator(KVEventAggregator[E]):
     """A `KVEventAggregator` with a lane; what it releases, and when, is the same.
 
-    For each batch: `expire` if `is_due`, then `place`; with a place in a sheet and a proof `follow`, with a place at the end
-    and a sheet that is admitted (`admits`) `lead`, else `add_events`.
+    For each batch: `expire` if `is_due`, then `place`; with a place in a sheet and a proof `follow`, with a place at the end and
+    a sheet that it `admits` `lead`, else `add_events`.
 
     Attributes:
         lane_bytes: Size of all that is pending in the lane.
 
-    Invariant: while the lane is not empty, one segment is open, without a clear; the way out is open; nobody is away. All places
-        are between `_base`, where at least one is, and `_end`. Unless the lane is apart, whoever is past `_base` has voted for
-        all that the Counter holds; if it is (`_is_apart`), the Counter holds no event of the lane.
+    Invariant: while the lane is not empty, one segment is open, without a clear, and nobody is away. All places are between
+        `_base`, where at least one is, and `_end`. Unless the lane is apart, whoever is past `_base` has voted for all that the
+        Counter holds; if it is (`_is_apart`), the Counter holds no event of the lane.
     """
 
     def __init__(
@@ -111,6 +111,11 @@ class LockstepAggregator(KVEventAggregator[E]):
         """
         return now_ns >= self._due_ns
 
+    @property
+    def is_withholding(self) -> bool:
+        """Whether what is released waits, since nothing may go out now."""
+        return self._outlet.is_shut
+
     def place(self, worker_id: str) -> Place[E] | None:
         """Return where a worker stands.
 
@@ -135,22 +140,18 @@ class LockstepAggregator(KVEventAggregator[E]):
             place: Of that worker, at the end.
             sheet: What it has sent.
 
-        Cost: O(1), and 0.4 µs an event while the Counter holds what is not for all.
+        Cost: O(1), and 0.4 µs an event while the Counter holds something.
         """
-        if self._base == self._end:
-            if not self._may_begin():
-                return False
-            if self._has_met_all(place):
-                return True
-        elif not self._is_apart or not self._segments.front.count:
+        if self._base < self._end:
+            return not self._is_apart or self._is_strange(sheet)
+        if not self._may_begin():
+            return False
+        # Apart where that is possible: some of what the Counter holds may never be voted for by everybody.
+        self._is_apart = self._segments.front.count > 0 and self._is_strange(sheet)
+        if self._is_apart or self._has_met_all(place):
             return True
-        try:
-            is_strange = not self._segments.front.may_hold_any(sheet.buckets(self._describe), sheet.events)
-        except WireError:
-            is_strange = False
-        if not is_strange and self._base == self._end:
-            self._hold_off()
-        return is_strange
+        self._pause = REFUSED_PAUSE
+        return False
 
     def follow(self, place: Place[E], count: int, now_ns: int) -> list[Span]:
         """Let a worker pass events of the lane.
@@ -191,8 +192,6 @@ class LockstepAggregator(KVEventAggregator[E]):
         worker = place.worker
         worker.received += sheet.count
         worker.is_heard = True
-        if self._base == self._end:
-            self._is_apart = not self._has_met_all(place)
         sheet.number, sheet.at_ns, sheet.serial = self._end, self._now_ns, self._dropped + len(self._sheets)
         self._sheets.append(sheet)
         self._end += sheet.count
@@ -205,19 +204,21 @@ class LockstepAggregator(KVEventAggregator[E]):
         if before == self._base:
             self._last_count -= 1
             if not self._last_count:
-                return self._release()
-        due_ns = self._now_ns + self._age_ns
-        self._due_ns = min(self._due_ns, due_ns)
+                spans = self._release()
+                if self._outlet.is_shut:
+                    self._make_room(out)
+                return spans
+        self._due_ns = min(self._due_ns, self._now_ns + self._age_ns)
         if self._is_apart and self._end - self._base > self._lane_events_max:
             self._part()
         while self._end - self._base > self._lane_events_max:
             front = self._sheets[self._passed]
             self._unfold_front(front.number + front.count)
-        counter_count = self._segments.open[0].count
+        may_be_full = self._segments.open[0].count or self._outlet.is_shut
         if (
-            self._end - self._base + counter_count > self._pending_events_max
+            may_be_full
+            or self._end - self._base > self._pending_events_max
             or self.lane_bytes > self._pending_bytes_max
-            or counter_count
         ):
             self._make_room(out)
         return []
@@ -316,19 +317,23 @@ class LockstepAggregator(KVEventAggregator[E]):
         counter = self._segments.open[0]
         return not counter.count or counter.pending_votes(place.worker.bit) == counter.count
 
-    def _part(self) -> None:
-        """Give the lane up."""
-        self._unfold()
-        self._hold_off()
+    def _is_strange(self, sheet: Sheet[E]) -> bool:
+        """Tell whether the Counter holds none of a batch's events."""
+        counter = self._segments.front
+        try:
+            return not counter.count or not counter.may_hold_any(sheet.buckets(self._describe), sheet.events)
+        except WireError:
+            return False
 
-    def _hold_off(self) -> None:
-        """Wait before the next lane, the longer the more often in a row."""
+    def _part(self) -> None:
+        """Give the lane up, and wait before the next one, the longer the more often in a row."""
+        self._unfold()
         self._next_pause = min(2 * self._next_pause + 1, PAUSE_MAX)
         self._pause = self._next_pause
 
     def _may_begin(self) -> bool:
         """Tell whether a lane may begin: nothing is in the way of plain counting, and it seems worth while."""
-        if self._pause or self._outlet.is_shut or len(self._outlet):
+        if self._pause or (self._outlet.is_shut and self._roster.is_any_away()):
             return False
         segments = self._segments
         return len(segments.open) == 1 and segments.front.closing is None
@@ -345,12 +350,24 @@ class LockstepAggregator(KVEventAggregator[E]):
         place.sheet, place.index = sheet, index
 
     def _release(self) -> list[Span]:
-        """Take away what all have passed, and return it."""
+        """Take away what all have passed, and return it, or queue it while the way out is shut."""
         before = self._base
         spans = self._take(min([place.number for place in self._places.values()]))
-        self.totals.released += self._base - before
         self._next_pause = 0
+        if self._outlet.is_shut and self._queue(spans):
+            return []
+        self.totals.released += self._base - before
         return spans
+
+    def _queue(self, spans: list[Span]) -> bool:
+        """Let what all have passed wait until the way out opens, unless it can now. False: it could."""
+        outlet, none = self._outlet, list[E]()
+        outlet.try_open(self._now_ns, none)
+        assert not none, "what waits is due when the way opens"
+        if outlet.is_shut:
+            outlet.release([each for span in spans for each in span.occurrences(self._describe)], self._now_ns, none)
+            self._mind_outlet()
+        return outlet.is_shut
 
     def _take(self, base: int) -> list[Span]:
         """Take away what is in front of a number, and let the lane begin there."""
@@ -391,15 +408,19 @@ class LockstepAggregator(KVEventAggregator[E]):
             place.worker.given_up += min(place.number, stop) - self._base
             if place.number < stop:
                 self._pass(place, stop - place.number)
-        for sheet, first, behind in self._take(stop):
-            for event in sheet.events()[first:behind]:
-                self._outlet.give_up(Occurrence(event, 0, sheet.at_ns, *self._describe(event)), out)
+        for span in self._take(stop):
+            for occurrence in span.occurrences(self._describe):
+                self._outlet.give_up(occurrence, out)
 
     def _make_room(self, out: list[E]) -> None:
         """Give up the oldest until the limits are kept."""
-        counter = self._segments.front
+        counter, outlet = self._segments.front, self._outlet
         while self._base < self._end and self._is_full():
-            if counter.count:
+            queued_at_ns, oldest = outlet.oldest_at_ns, counter.oldest
+            oldest_at_ns = self._sheets[self._passed].at_ns if oldest is None else oldest.at_ns
+            if queued_at_ns is not None and queued_at_ns <= oldest_at_ns:
+                outlet.give_up_front(out)
+            elif counter.count:
                 self._outlet.give_up(counter.give_up_oldest(), out)
             else:
                 self._give_up_front(1, out)
@@ -418,7 +439,9 @@ class LockstepAggregator(KVEventAggregator[E]):
         super()._expire(out)
 
     def _void(self, restarted: Worker | None = None) -> None:
-        """Make pending votes void; those in the lane all, since in a loss window, after which votes may stay, there is none."""
+        """Make pending votes void; those in the lane all, unless workers restart together, whose new lives' votes may stay."""
+        if restarted is not None:
+            self._unfold()
         for place in self._places.values():
             place.worker.void += place.number - self._base
         self._empty_lane()

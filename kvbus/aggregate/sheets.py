@@ -9,7 +9,7 @@ import msgspec
 
 from kvbus.aggregate.description import Description
 from kvbus.aggregate.membership import Worker
-from kvbus.aggregate.occurrence import E
+from kvbus.aggregate.occurrence import E, Occurrence
 
 __all__ = ["Place", "Sheet", "Span"]
 
@@ -68,6 +68,15 @@ class Span(NamedTuple):
     sheet: Sheet[Any]
     start: int
     stop: int
+
+    def occurrences(self, describe: Callable[[Any], Description]) -> list[Occurrence[Any]]:
+        """Return them one by one, settled.
+
+        Args:
+            describe: Describes an event.
+        """
+        events, at_ns = self.sheet.events()[self.start : self.stop], self.sheet.at_ns
+        return [Occurrence(event, 0, at_ns, *describe(event)) for event in events]
 
 
 class Place(Generic[E]):

@@ -94,6 +94,7 @@ class RankGroup(Releases):
         """
         super().__init__(group, data_parallel_rank, config, descriptions)
         self._heads: dict[bytes, Head] = {}
+        self._withheld: dict[bytes, Head] = {}  # those of what has entered the lane while nothing may go out
         self._form = Form.MAP
         self._ts = 0.0
         self._recorder = recorder
@@ -151,6 +152,8 @@ class RankGroup(Releases):
         assert lane is not None
         assert sheet.at_hand is not None
         self._form = sheet.at_hand.heads[-1].form
+        if lane.is_withholding:
+            self._withheld.update(zip(sheet.events(), sheet.at_hand.heads, strict=True))
         if lane.lane_bytes > NEAR_BYTES:
             sheet.close()
         alone: list[bytes] = []
@@ -287,8 +290,10 @@ class RankGroup(Releases):
             ts: Engine time of the batch that completed them; `None` = the newest seen, for what a loss or a time limit released.
         """
         stamp = self._ts if ts is None else float(ts)
-        heads = [self._heads.pop(event) if event in self._heads else read_head(event) for event in released]
+        heads = [self._withheld.get(event) or self._heads.pop(event, None) or read_head(event) for event in released]
         self.put(released, heads, stamp)
+        if self._withheld and not (self.lane and self.lane.is_withholding):
+            self._withheld.clear()
 
     def _collect_span(self, span: Span, ts: float) -> None:
         """Put events that were released from the lane into runs; their heads are at hand, or are read again."""
@@ -352,14 +357,21 @@ class RankGroup(Releases):
         Raises:
             DecodeError: The event cannot be read; the aggregator counts it as rejected.
         """
-        head = read_head(event)
-        if len(self._heads) >= HEADS_MAX:
-            self._heads.clear()
-        self._heads[event] = head
+        head = self._withheld.get(event)
+        if head is None:
+            head = self._read(event)
         self._form = head.form
         # A clear with a scope of its own takes some blocks away and closes nothing.
         kind = Kind.REMOVAL if head.is_scoped_clear else _KINDS[head.facets.kind]
         return Description(kind=kind, bucket=bucket_of(event, head), size_bytes=len(event))
+
+    def _read(self, event: bytes) -> Head:
+        """Read an event and remember its head."""
+        head = read_head(event)
+        if len(self._heads) >= HEADS_MAX:
+            self._heads.clear()
+        self._heads[event] = head
+        return head
 
     def make_clear(self) -> bytes:
         """Return an `AllBlocksCleared` in the form in which the workers speak."""

@@ -114,7 +114,9 @@ class Story:
         common = [self._event(alphabet) for _ in range(chance.choice((12, 40, 120)))]
         how = chance.choice(("aligned", "aligned", "cut", "permuted", "noisy", "duplicates", "all"))
         self.streams = {worker: self._stream(common, how) for worker in self.workers}
-        self.faults = faults
+        # Some stories are told within loss windows: losses and restarts one after the other, and little time.
+        self.is_window = random.Random(f"window/{seed}").random() < 0.3
+        self.faults = 0.03 if self.is_window else faults
         self.skew = chance.choice((1, 2, 8))
 
     def _event(self, alphabet):
@@ -154,7 +156,7 @@ class Story:
                     batch = self.streams[worker].pop(0)
                     if worker in pair.counter.workers + pair.counter.set_aside:
                         pair.send(worker, batch, now_ns)
-            now_ns += chance.choice((0, 0, 1_000_000, SECOND // 50))
+            now_ns += chance.choice((0, 0, 1_000_000, SECOND // (500 if self.is_window else 50)))
             if chance.random() < self.faults:
                 self._fault(now_ns)
         for _ in range(3):
@@ -164,7 +166,8 @@ class Story:
     def _fault(self, now_ns):
         chance, pair = self.chance, self.pair
         worker = chance.choice(self.workers)
-        what = chance.choice(("lose", "lose", "remove", "add", "add", "anew", "expire", "state"))
+        others = ("lose",) * 10 if self.is_window else ("add",)
+        what = chance.choice(("lose", "lose", "remove", "add", "anew", "expire", "state", *others))
         if what == "lose":
             pair.call("lose", worker, now_ns, is_restart=chance.random() < 0.5)
         elif what == "remove":
@@ -245,3 +248,72 @@ def test_what_comes_late_after_all_ends_the_lane():
             pair.send(worker, ["y20"], 22)
             pair.send(worker, ["y21"], 23)
         assert 0 == pair.lane.pending_count
+
+
+def test_in_a_loss_window_the_lane_goes_on_and_lets_nothing_out():
+    """What all have passed queues up behind what was counted, and goes out in order when the window ends."""
+    pair = Pair(["a", "b"], loss_window_ns=SECOND)
+    for worker in "ab":
+        pair.send(worker, ["x0"], 0)
+    pair.call("lose", "a", 0)
+    for number in range(1, 40):
+        for worker in "ab":
+            pair.send(worker, [f"x{number}", f"-y{number}"], number)
+            assert worker == "b" or 0 < pair.lane.lane_bytes or number < 3
+    assert 78 == pair.lane.pending_count
+    assert 0 == pair.lane.lane_bytes
+    released = send(pair.lane, "a", ["z"], SECOND)
+    assert released == pair.counter.add_events("a", ["z"], SECOND)
+    assert [event for number in range(1, 40) for event in (f"x{number}", f"-y{number}")] == released
+
+
+def test_a_second_loss_in_a_window_makes_the_lane_void_and_what_queues_too():
+    """No clear is needed, since nothing had gone out."""
+    pair = Pair(["a", "b", "c"], loss_window_ns=SECOND)
+    for worker in "abc":
+        pair.send(worker, ["x0"], 0)
+    pair.call("lose", "a", 0)
+    for number in range(1, 20):
+        for worker in "abc" if number < 15 else "ab":
+            pair.send(worker, [f"x{number}"], number)
+    assert 0 < pair.lane.lane_bytes
+    pair.call("lose", "b", 30)
+    assert (0, 0) == (pair.lane.pending_count, pair.lane.lane_bytes)
+    pair.call("expire", 2 * SECOND)
+
+
+def test_votes_of_new_lives_in_the_lane_stay_where_workers_restart_together():
+    """Those that are noticed first have voted in the lane; what they said counts on."""
+    pair = Pair(["a", "b", "c"], loss_window_ns=SECOND)
+    for worker in "abc":
+        pair.send(worker, ["x0"], 0)
+    pair.call("lose", "a", 1, is_restart=True)
+    for number in range(1, 20):
+        pair.send("a", [f"y{number}"], 2)
+    assert 0 < pair.lane.lane_bytes
+    pair.call("lose", "b", 3, is_restart=True)
+    pair.call("lose", "c", 4, is_restart=True)
+    for worker in "bc":
+        for number in range(1, 20):
+            pair.send(worker, [f"y{number}"], 5)
+    pair.call("expire", 2 * SECOND)
+    assert 20 == pair.lane.totals.released
+
+
+def test_what_waits_for_the_way_out_counts_when_there_is_no_room():
+    """The oldest is given up, and that is what queues."""
+    pair = Pair(["a", "b"], loss_window_ns=SECOND, pending_events_max=8)
+    for worker in "ab":
+        pair.send(worker, ["x0"], 0)
+    pair.call("lose", "a", 0)
+    for number in range(1, 30):
+        for worker in "ab":
+            pair.send(worker, [f"x{number}"], number)
+    assert 8 == pair.lane.pending_count
+    pair.call("expire", 2 * SECOND)
+    pair = Pair(["a"], loss_window_ns=SECOND, pending_events_max=8)
+    pair.send("a", ["x0"], 0)
+    pair.call("lose", "a", 0)
+    for number in range(1, 30):
+        pair.send("a", [f"x{number}"], number)
+    assert 8 == pair.lane.pending_count

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from kvbus.broker.rankgroup import HEADS_MAX, RankGroup
 from kvbus.config import BrokerConfig
-from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored
-from kvbus.wire.envelope import Envelope
+from kvbus.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
+from kvbus.wire.codec import encode_batch
+from kvbus.wire.envelope import Envelope, split_batch
 from kvbus.wire.head import Form
 from kvbus.wire.reading import decode_event
 from kvbus.wire.writing import encode_event
@@ -50,6 +51,31 @@ def test_the_clear_of_a_loss_is_written_as_the_workers_write():
         group.finish_run()
         (run,) = group.take_finished()
         assert (form, [AllBlocksCleared()]) == (run.form, [decode_event(raw) for raw in run.events])
+
+
+def test_what_waits_in_a_loss_window_is_read_once(monkeypatch):
+    """Its heads are at hand when the way opens, however many they are, and not for longer."""
+    group = group_of("a", "b", flush_events=1000)
+    group.aggregator.add_events("a", [])
+    group.call("lose", 0, "a")
+    group.finish_run()
+    assert [AllBlocksCleared()] == [decode_event(raw) for run in group.take_finished() for raw in run.events]
+    payloads = [encode_batch(EventBatch(1.0, [BlockRemoved([number])], 0)) for number in range(20)]
+    for payload in payloads:
+        for worker in "ab":
+            group.deliver(worker, split_batch(payload), 1, payload)
+    assert (20, 0) == (group.aggregator.pending_count, group.waiting_count)
+
+    def read_again(event):
+        raise AssertionError("it has been read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kvbus.broker.rankgroup.read_head", read_again)
+        group.call("expire", 10**10)
+    group.finish_run()
+    (run,) = group.take_finished()
+    assert [BlockRemoved([number]) for number in range(20)] == [decode_event(raw) for raw in run.events]
+    assert {} == group._withheld
 
 
 def test_what_is_given_up_leaves_nothing_behind():
