@@ -166,36 +166,29 @@ class Links:
             node.receive_replay(request, frames, now_ns)
         return len(messages) < share
 
-    def drain_ended(self, node: BrokerNode, share: int, now_ns: int) -> bool:
-        """Give the node one more share of every source whose connection is down while batches of it still wait.
+    def ended(self, ready: Iterable[object]) -> list[ZmqSocket | int]:
+        """Find the SUBs whose connection is down while batches of it waited, to be drained until they have run dry.
 
         The poller says nothing of a socket that has just run dry, and the node has yet to hear of the end.
 
         Args:
-            node: Who takes it.
-            share: Most messages to take per source.
-            now_ns: Monotonic time, nanoseconds.
-
-        Returns:
-            Whether all of them have run dry.
+            ready: What the poller found; what is in it already is left out.
         """
-        is_dry = True
-        for index in list(self._downs):
-            is_dry = self._drain_source(index, node, share, now_ns) and is_dry
-        return is_dry
+        if not self._downs:
+            return []
+        found = self._sources_among(ready)
+        return [self._subs[index].socket for index in self._downs if index not in found]
 
     def waiting_among(self, ready: Iterable[object], now_ns: int) -> set[ZmqSocket]:
-        """Find the SUBs that had better wait (`pacing`).
+        """Find the SUBs that had better wait (`pacing`), and what watches them.
 
         Args:
             ready: What the poller found.
             now_ns: Monotonic time, nanoseconds.
         """
-        found = {index for each in ready if (index := self._source_of_socket.get(each)) is not None}  # type: ignore[call-overload]
-        return {
-            self._subs[index].socket
-            for index in waiting_among([self._sources[index] for index in sorted(found)], now_ns)
-        }
+        found = sorted(self._sources_among(ready))
+        waiting = waiting_among([self._sources[index] for index in found], now_ns)
+        return {socket for socket, index in self._source_of_socket.items() if index in waiting} if waiting else set()
 
     def request(self, request: UpstreamRequest) -> None:
         """Open a DEALER and ask, or close the one whose request is over, with all that it would still bring.
@@ -228,6 +221,10 @@ class Links:
         # Not forgotten by the doors: the last status shows them too.
         for source in list(self._sources.values()):
             self._close_sub(source)
+
+    def _sources_among(self, ready: Iterable[object]) -> set[int]:
+        """Return the numbers of the sources that have something."""
+        return {index for each in ready if (index := self._source_of_socket.get(each)) is not None}  # type: ignore[call-overload]
 
     def _drain_source(self, index: int, node: BrokerNode, share: int, now_ns: int) -> bool:
         """Take a share of live messages, and what happened to the connections that they came through."""

@@ -238,12 +238,13 @@ class BrokerLoop:
     def _turn(self, timeout_ms: int) -> bool:
         """Do one turn and tell whether input has run dry."""
         ready = self._poller.poll(timeout_ms)
+        ready += self._links.ended(ready)
         self.turned_at_ns = now_ns = time.monotonic_ns()
         self._meter.wall_ns = time.time_ns() - now_ns
         share = max(SHARE_MESSAGES_LEAST, min(SHARE_MESSAGES, TURN_MESSAGES // max(1, len(ready))))
-        is_dry = self._links.drain_ended(self.node, share, now_ns)
+        is_dry = True
         waiting = self._links.waiting_among(ready, now_ns) if timeout_ms == 0 and ready else ()
-        if waiting and len(waiting) == len(ready):
+        if waiting and all(socket in waiting for socket in ready):
             time.sleep(NAP_S)
         for socket in ready:
             if socket in waiting:

@@ -6,7 +6,9 @@ never catch up.
 **Who is ahead waits for who is behind.** After a restart, a replay or a loss one worker has a backlog and another has none.
 Drained at one pace they stay as far apart for as long as there is a backlog, and all that lies between them waits to be agreed
 on, in memory; beyond what a lane holds it is counted event by event, at three times the cost. What is pending does not tell who
-is ahead, since what others emitted before a loss is never agreed on; the engines' times do.
+is ahead, since what others emitted before a loss is never agreed on; the engines' times do. The news of a restart waits likewise,
+until what the others sent before it has been taken: it makes void whatever has been counted, and what comes after it from before
+would lie there unmatched.
 
 **Who waits for an answer is not given more to hold than it can.** A batch that cannot be held would be asked for again, with all
 that came after it, so that the answers become the load.
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvbus.broker.intake import Source
+from kvbus.broker.intake import Source, Stream
 from kvbus.broker.rankgroup import RankGroup
 
 __all__ = ["APART_NS", "waiting_among"]
@@ -38,18 +40,24 @@ def waiting_among(sources: Sequence[Source], now_ns: int) -> set[int]:
     Cost: 1 µs a stream.
     """
     sated: set[int] = set()
-    behind: dict[RankGroup, list[tuple[float, int]]] = {}
+    paced: list[tuple[Stream, float, float]] = []
+    most_ns: dict[RankGroup, float] = {}
     for source in sources:
         for stream in source.streams.values():
-            receiver = stream.receiver
+            receiver, group = stream.receiver, stream.rank_group
             if receiver.is_sated:
                 sated.add(source.index)
-            elif receiver.expected:  # while it recovers, what it gets is held, and it gets nowhere
-                behind.setdefault(stream.rank_group, []).append((stream.lag.behind_ns(now_ns), source.index))
-    ahead: set[int] = set()
-    for of_group in behind.values():
-        if len(of_group) > 1:
-            most_ns = max(of_group)[0]
-            ahead.update(index for behind_ns, index in of_group if behind_ns < most_ns - APART_NS)
+            elif receiver.expected:
+                behind_ns = stream.lag.behind_ns(now_ns)
+                most_ns[group] = max(most_ns.get(group, 0.0), behind_ns)
+                paced.append((stream, behind_ns, APART_NS))
+            elif not receiver.is_asking:
+                # Nobody waits for it, since it gets nowhere. But what comes next may be the news that it has restarted.
+                paced.append((stream, stream.lag.behind_ns(now_ns), 0.0))
+    ahead = {
+        stream.source.index
+        for stream, behind_ns, apart_ns in paced
+        if behind_ns < most_ns.get(stream.rank_group, 0.0) - apart_ns
+    }
     # With several ranks behind a source, each could wait for another.
     return sated | ahead if len(sated | ahead) < len(sources) else sated

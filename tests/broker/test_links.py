@@ -17,6 +17,7 @@ from kvbus.polling import SocketPoller
 from kvbus.security.doors import Doors
 from kvbus.sockets import SocketOptions
 from tests.broker.real import ANY, WAIT_MS, RealWorker
+from tests.waiting import wait_until
 
 
 class Recorder:
@@ -58,8 +59,8 @@ class Rig:
         """Turn until something is so."""
         while not is_done():
             heard_count = len(self.node.heard)
-            self.links.drain_ended(self.node, 10, 0)
-            ready = self.poller.poll(WAIT_MS if heard_count == len(self.node.heard) else 0)
+            ready = self.poller.poll(0 if self.links.ended(()) else WAIT_MS)
+            ready += self.links.ended(ready)
             assert ready or heard_count < len(self.node.heard), "nothing came"
             for socket in ready:
                 self.links.drain(socket, self.node, 10, 0)
@@ -112,6 +113,28 @@ def test_a_workers_last_words_are_heard_before_its_end(zmq_context):
         worker.socket.close(1000)
         rig.until(("disconnected", 0))
         assert [b"%d" % number for number in range(100)] == [item[2] for item in rig.node.heard if item[0] == "batch"]
+        assert ("disconnected", 0) == rig.node.heard[-1]
+
+
+def test_a_connection_that_ended_is_drained_until_it_is_dry_and_told_then(zmq_context):
+    """A share at a time, whether or not the poller finds something; not twice where it does."""
+    worker = RealWorker(zmq_context)
+    rig = Rig(zmq_context, worker.url)
+    with rig.links:
+        worker.wait_for_subscriber()
+        rig.until(("connected", 0))
+        sub, watch = rig.poller.sockets
+        for number in range(25):
+            worker.socket.send_multipart([b"t", bytes(8), b"%d" % number])
+        worker.socket.close(1000)
+        wait_until(lambda: watch.poll(0) and sub.poll(0))
+        assert [] == rig.links.ended(())
+        rig.links.drain(watch, rig.node, 10, 0)
+        assert 20 == sum(item[0] == "batch" for item in rig.node.heard)
+        assert ([sub], [], []) == (rig.links.ended(()), rig.links.ended([sub]), rig.links.ended([watch]))
+        rig.links.drain(sub, rig.node, 10, 0)
+        assert [] == rig.links.ended(())
+        assert [b"%d" % number for number in range(25)] == [item[2] for item in rig.node.heard if item[0] == "batch"]
         assert ("disconnected", 0) == rig.node.heard[-1]
 
 
@@ -191,6 +214,6 @@ def test_sources_that_had_better_wait_are_named_by_their_sockets(zmq_context, mo
 
     monkeypatch.setattr("kvbus.broker.links.waiting_among", wait)
     with rig.links:
-        first, first_watch, second, _ = rig.poller.sockets
-        assert {second} == rig.links.waiting_among([first_watch, 7, second, first], 5)
+        first, first_watch, second, second_watch = rig.poller.sockets
+        assert {second, second_watch} == rig.links.waiting_among([first_watch, 7, second, first], 5)
         assert [([0, 1], 5)] == asked

@@ -76,3 +76,26 @@ def test_who_waits_for_an_answer_is_given_half_of_what_it_can_hold() -> None:
     assert {0} == waiting(book, 0, 1)
     book.send("b", BlockRemoved([1]), seq=50 + HELD_MAX // 2)
     assert {0, 1} == waiting(book, 0, 1)
+
+
+def test_a_connection_that_is_down_waits_until_what_others_sent_before_has_been_taken() -> None:
+    """The next news of it may be a restart, which makes void whatever has been counted. Nobody waits for it."""
+    book = in_step()
+    turn(book, 9, a=0.0, b=0.0, c=0.4)
+    book.node.disconnected(0, book.now_ns)
+    assert {0} == waiting(book, 0, 2)
+    assert set() == waiting(book, 0, 1)
+    turn(book, 10, c=1.0)  # of the moment at which the other went down
+    assert set() == waiting(book, 0, 2)
+    book.now_ns += 5 * SECOND
+    turn(book, 11, c=0.0)
+    assert set() == waiting(book, 0, 2)
+
+
+def test_who_is_asked_after_a_reconnect_waits_for_nobody() -> None:
+    """An answer has its time."""
+    book = in_step()
+    turn(book, 9, a=0.0, b=0.0, c=0.4)
+    book.node.disconnected(0, book.now_ns)
+    book.node.connected(0, book.now_ns)
+    assert set() == waiting(book, 0, 2)
