@@ -211,7 +211,10 @@ def soak(
     minutes: Annotated[float, typer.Option("--minutes", metavar="M", help="How long.")] = 30.0,
     workers: Workers = 8,
     batch: Batch = 8,
-    share: Annotated[float, typer.Option("--share", metavar="X", help="Load as a share of the drain rate.")] = 0.7,
+    share: Annotated[
+        float,
+        typer.Option("--share", metavar="X", help="Load as a share of what goes in while there is always a backlog."),
+    ] = 0.7,
     rate: Annotated[
         float | None, typer.Option("--rate", metavar="X", help="Events a second that go in, instead.")
     ] = None,
@@ -225,9 +228,9 @@ def soak(
         float, typer.Option("--replay", metavar="S", help="Seconds between replay requests to each view; 0 = none.")
     ] = 1.0,
     sample: Annotated[float, typer.Option("--sample", metavar="S", help="Seconds between two looks.")] = 5.0,
-    events: Annotated[
-        int, typer.Option("--events", metavar="N", help="Events of each worker when the drain rate is measured.")
-    ] = 10_000,
+    drain: Annotated[
+        float, typer.Option("--drain", metavar="S", help="Seconds for which that is measured first.")
+    ] = 10.0,
     journal: Annotated[bool, typer.Option("--journal", help="Let the broker keep a journal.")] = False,
     seed: Seed = 1,
     as_json: AsJson = False,
@@ -254,7 +257,7 @@ def soak(
             replay_s=replay,
             sample_s=sample,
             journal=journal,
-            events=events,
+            drain_s=drain,
             seed=seed,
         )
         options.validate()

@@ -130,6 +130,7 @@ def make_events(
     ownership: str | None = None,
     resident: deque[bytes] | None = None,
     resident_max: int | None = None,
+    mark: bytes = b"",
 ) -> Iterator[bytes]:
     """Make events without end, each unlike all others.
 
@@ -139,13 +140,14 @@ def make_events(
         ownership: Of every event; `None` = the engine's own.
         resident: Keeps what is stored and not removed, oldest first; default: nobody else's.
         resident_max: Above so many, removals take as much away as stores bring; `None` = what is resident grows.
+        mark: What every hash begins with, at most 16 bytes.
     """
     resident = deque() if resident is None else resident
     parent: bytes | None = None
     while True:
         if rng.random() < STORES or not resident:
             blocks = rng.randint(1, BLOCKS_MAX)
-            hashes = [rng.randbytes(32) for _ in range(blocks)]
+            hashes = [mark + rng.randbytes(32 - len(mark)) for _ in range(blocks)]
             resident.extend(hashes)
             yield encode_event(
                 BlockStored(

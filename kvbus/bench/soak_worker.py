@@ -4,7 +4,7 @@ All ranks send the same batches. Now and then one sends a number to nobody, as Z
 to ask for it again; and one rank restarts: it closes, and its engine stands still until it is back, with numbers from 0 and
 nothing left of its earlier life. What each has sent is counted, to be held against what the bus says it has received.
 
-Commands: `go`, `figures`, `stop`.
+Commands: `go`, `allow`, `figures`, `stop`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import random
 import time
 from collections import deque
 from itertools import islice
+from math import inf
 from typing import Any
 
 import msgspec
@@ -28,11 +29,14 @@ from kvbus.streams.serving import ReplayServer
 from kvbus.wire.envelope import join_batch
 from kvbus.wire.frames import seq_frame
 
-__all__ = ["Engine", "Worker", "make_cycle", "run"]
+__all__ = ["Engine", "Worker", "in_cycle", "make_cycle", "run"]
 
 TIER = "cpu-tier"
 TIER_SHARE = 0.3
 CYCLE_BATCHES = 4000
+CYCLE_MARK = b"\xc1\xc1cycle\xc1"
+"""What all hashes begin with, and what the number of the cycle takes the place of as it is sent: the blocks of one cycle are
+others than those of the next, as in life, where the same blocks do not come again every second."""
 RESIDENT_MAX = 20_000
 LAST_REMOVAL_BLOCKS = 64
 
@@ -72,7 +76,7 @@ def run(role: str, channel: Channel, arguments: dict[str, Any]) -> None:
 
 
 def make_cycle(seed: int, batch: int, batches: int = CYCLE_BATCHES) -> list[bytes]:
-    """Make batches that can be sent over and over: at their end everything that they store is removed again.
+    """Make batches that can be sent over and over (`in_cycle`): at their end everything that they store is removed again.
 
     Args:
         seed: Same seed, same batches.
@@ -83,7 +87,7 @@ def make_cycle(seed: int, batch: int, batches: int = CYCLE_BATCHES) -> list[byte
     kept: list[deque[bytes]] = [deque(), deque()]
     tiers: tuple[tuple[str, str | None], ...] = (("GPU", None), ("CPU", TIER))
     sources = [
-        make_events(rng, medium=medium, ownership=owner, resident=resident, resident_max=RESIDENT_MAX)
+        make_events(rng, medium=medium, ownership=owner, resident=resident, resident_max=RESIDENT_MAX, mark=CYCLE_MARK)
         for (medium, owner), resident in zip(tiers, kept, strict=True)
     ]
     events = [next(sources[rng.random() < TIER_SHARE]) for _ in range(batch * batches)]
@@ -92,6 +96,16 @@ def make_cycle(seed: int, batch: int, batches: int = CYCLE_BATCHES) -> list[byte
             events.append(removal(resident, LAST_REMOVAL_BLOCKS, medium, owner))
     source = iter(events)
     return [join_batch(0.0, part, RANK) for part in iter(lambda: list(islice(source, batch)), [])]
+
+
+def in_cycle(payload: bytes, cycle: int) -> bytes:
+    """Return a batch as it is in one cycle: the same, about other blocks.
+
+    Args:
+        payload: From `make_cycle`.
+        cycle: Which, ≥ 0.
+    """
+    return payload.replace(CYCLE_MARK, cycle.to_bytes(len(CYCLE_MARK), "big"))
 
 
 class Worker:
@@ -213,6 +227,7 @@ class Engine:
         self._back_at_ns = 0
         self._away: Worker | None = None
         self._step = self._left_out = self._holes = self._restarts = 0
+        self._allowed: float = inf
         self._events = 0
         self._rng = random.Random(options.seed)
 
@@ -220,7 +235,8 @@ class Engine:
         """Carry out one command.
 
         Args:
-            do: `go`, with `rate` in batches a second and worker; `stop`; or `figures`.
+            do: `go`, with `rate` in batches a second and worker; `allow`, with `steps`: as many as there may be in all, each as
+                soon as there is time for it, without holes and restarts; `stop`; or `figures`.
             arguments: Its arguments.
 
         Returns:
@@ -229,9 +245,13 @@ class Engine:
         now_ns = time.monotonic_ns()
         if do == "go":
             self._step_ns = 1e9 / arguments["rate"]
+            self._allowed = inf
             self._due_ns = now_ns
             self._hole_at_ns = now_ns + self._hole_ns
             self._restart_at_ns = now_ns + self._restart_ns
+        elif do == "allow":
+            self._step_ns = 1.0
+            self._allowed = arguments["steps"]
         elif do == "stop":
             self._step_ns = 0.0
         return {
@@ -253,7 +273,9 @@ class Engine:
         if self._away is not None:
             self._come_back(now_ns)
         elif self._step_ns:
-            if self._restart_ns and now_ns >= self._restart_at_ns:
+            if self._allowed < inf:
+                self._send_allowed()
+            elif self._restart_ns and now_ns >= self._restart_at_ns:
                 self._leave(now_ns)
             else:
                 self._send(now_ns)
@@ -274,18 +296,28 @@ class Engine:
             self._left_out += late
             self._due_ns += late * self._step_ns
         while self._due_ns <= now_ns:
-            payload = self._payloads[self._step % len(self._payloads)]
-            self._events += _events_in(payload)
-            payload = stamped(payload, time.monotonic())
             loser = None
             if self._hole_ns and now_ns >= self._hole_at_ns:
                 loser = self._rng.choice(self.workers)
                 self._hole_at_ns = now_ns + self._hole_ns
                 self._holes += 1
-            for worker in self.workers:
-                worker.send(payload, worker is loser)
-            self._step += 1
+            self._send_step(loser)
             self._due_ns += self._step_ns
+
+    def _send_allowed(self) -> None:
+        """Send what is allowed, not too much at a time."""
+        for _ in range(LATE_STEPS_MAX):
+            if self._step < self._allowed:
+                self._send_step(None)
+
+    def _send_step(self, loser: Worker | None) -> None:
+        """Send the next batch of all ranks, but that of one to nobody."""
+        cycle, index = divmod(self._step, len(self._payloads))
+        payload = stamped(in_cycle(self._payloads[index], cycle), time.monotonic())
+        self._events += _events_in(payload)
+        for worker in self.workers:
+            worker.send(payload, worker is loser)
+        self._step += 1
 
     def _leave(self, now_ns: int) -> None:
         """Let one rank end, and all stand still."""

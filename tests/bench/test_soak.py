@@ -22,7 +22,7 @@ def test_a_short_soak_accounts_for_everything() -> None:
     """Two workers, holes, replays and a restart."""
     samples: list[Sample] = []
     options = SoakOptions(
-        minutes=0.05, workers=2, share=0.1, events=100, hole_s=0.5, restart_s=1.5, replay_s=0.2, sample_s=1.0
+        minutes=0.05, workers=2, share=0.1, drain_s=0.5, hole_s=0.5, restart_s=1.5, replay_s=0.2, sample_s=1.0
     )
     result = soak(options, samples.append)
     assert [] == result.problems

@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from kvbus.bench.options import BenchOptions
-from kvbus.bench.soak_worker import LATE_STEPS_MAX, Engine, make_cycle
+from kvbus.bench.soak_worker import LATE_STEPS_MAX, Engine, in_cycle, make_cycle
 from kvbus.events import BlockRemoved, BlockStored
 from kvbus.wire.codec import decode_event
 from kvbus.wire.envelope import split_batch
@@ -55,6 +55,17 @@ def test_a_cycle_removes_all_that_it_stores(cycle: list[bytes]) -> None:
                 resident[key] = resident.get(key, 0) + (1 if isinstance(event, BlockStored) else -1)
     assert {0} == set(resident.values())
     assert {("GPU", None), ("CPU", "cpu-tier")} == owners
+
+
+def test_no_block_comes_again_in_another_cycle(cycle: list[bytes]) -> None:
+    """Else what is left over after a restart would meet its likes again within its age, as no engine's does."""
+    hashes: list[set[object]] = []
+    for number in (0, 1, 70_000):
+        events = [decode_event(raw) for payload in cycle for raw in split_batch(in_cycle(payload, number)).events]
+        hashes.append({each for event in events for each in event.block_hashes})  # type: ignore[union-attr]
+        assert {len(payload) for payload in cycle} == {len(in_cycle(payload, number)) for payload in cycle}
+    assert not hashes[0] & hashes[1] | hashes[1] & hashes[2] | hashes[0] & hashes[2]
+    assert len(hashes[0]) == len(hashes[1]) == len(hashes[2]) > 300
 
 
 def test_all_ranks_send_the_same_at_the_rate(engine: Engine) -> None:
@@ -113,3 +124,17 @@ def test_a_rank_restarts_and_all_wait_for_it(engine: Engine) -> None:
     assert url == engine.workers[0].url
     engine.turn(start_ns + 8 * SECOND)
     assert engine.do("figures")["steps"] > steps
+
+
+def test_what_is_allowed_is_sent_at_once_and_no_more(engine: Engine) -> None:
+    """Without holes and restarts, whatever the time; then it goes on at a rate."""
+    start_ns = begin(engine, 1.0)
+    engine.do("allow", steps=3)
+    engine.turn(start_ns + 60 * SECOND)
+    engine.do("allow", steps=10**6)
+    engine.turn(start_ns + 120 * SECOND)
+    figures = engine.do("figures")
+    assert (3 + LATE_STEPS_MAX, 0, 0, 0) == tuple(figures[name] for name in ("steps", "holes", "restarts", "left_out"))
+    start_ns = begin(engine, 1.0)
+    engine.turn(start_ns)
+    assert 4 + LATE_STEPS_MAX == engine.do("figures")["steps"]
