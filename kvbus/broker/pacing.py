@@ -51,7 +51,7 @@ def waiting_among(sources: Sequence[Source], now_ns: int) -> set[int]:
                 behind_ns = stream.lag.behind_ns(now_ns)
                 most_ns[group] = max(most_ns.get(group, 0.0), behind_ns)
                 paced.append((stream, behind_ns, APART_NS))
-            elif not receiver.is_asking:
+            elif receiver.is_disconnected:
                 # Nobody waits for it, since it gets nowhere. But what comes next may be the news that it has restarted.
                 paced.append((stream, stream.lag.behind_ns(now_ns), 0.0))
     ahead = {

@@ -2,7 +2,7 @@
 
 After a restart the live socket may still bring an older life, even several, because what has arrived stays readable. Within one
 connection lives follow each other, so one live batch that a replay brings with the same bytes proves that it has reached the life
-that is followed, and with it everything that came live after it.
+that is followed, and with it what followed it live, number by number.
 """
 
 from __future__ import annotations
@@ -72,9 +72,11 @@ class LiveProof:
             payload: Its bytes.
             asked_about: Candidate of the open request, which stays the candidate; else this batch is the next.
         """
+        kept = self._unproven
+        if kept.get(seq, payload) != payload:
+            self._forget_all()  # two lives in one list, and nobody can tell which batch is of which
         if self.candidate is None or self.candidate is not asked_about:
             self.candidate = Witness(seq, print_of(payload))
-        kept = self._unproven
         self.kept_bytes += len(payload) - len(kept.pop(seq, b""))
         while kept and (len(kept) >= self._batches_max or self.kept_bytes > self._bytes_max):
             self._forget(next(iter(kept)))
@@ -97,8 +99,8 @@ class LiveProof:
             payload: Its bytes.
 
         Returns:
-            `None` = it says nothing. Else what came live after that batch, in order, as far as it is kept: numbers that ascend,
-            since a number that went back belongs to yet another life.
+            `None` = it says nothing. Else what came live after that batch, in order, as far as it is kept: numbers that follow
+            one by one, since any other may belong to another life, whose connection is read in turns with this one.
         """
         if self.is_proven:
             return None
@@ -108,7 +110,7 @@ class LiveProof:
             return None
         later: list[tuple[int, bytes]] = []
         for number, kept in self._unproven.items():
-            if is_behind and number > (later[-1][0] if later else seq):
+            if is_behind and number == (later[-1][0] if later else seq) + 1:
                 later.append((number, kept))
             is_behind = is_behind or number == seq
         self.trust()

@@ -119,6 +119,11 @@ class StreamReceiver:
         return self._order.hold.held_bytes + (self._unaided.kept_aside[1] if self._unaided else 0)
 
     @property
+    def is_disconnected(self) -> bool:
+        """Whether the live connection is down, and what comes next may be another life that can be asked for."""
+        return self._aided is not None and self._aided.is_disconnected
+
+    @property
     def is_sated(self) -> bool:
         """Whether it had better be given no live batch for now: an answer is awaited, and half of what may be held is.
 

@@ -33,7 +33,7 @@ from kvbus.streams.asking import Asking, ReceiverLimits, Request
 from kvbus.streams.order import OrderedStream
 from kvbus.streams.outputs import Conflict, Dropped, EpochReason, LostReason, NewEpoch, StreamOutput
 from kvbus.streams.proof import Doubt, LiveProof
-from kvbus.streams.sequence import Place, Witness, print_of
+from kvbus.streams.sequence import REMEMBERED, Place, Witness, print_of
 
 __all__ = ["ReplayRules"]
 
@@ -84,6 +84,11 @@ class ReplayRules:
     def is_recovering(self) -> bool:
         """Whether something is missing, in doubt, or to be vouched for."""
         return self._order.has_holes or self._doubt is not None or self._proof.candidate is not None
+
+    @property
+    def is_disconnected(self) -> bool:
+        """Whether the live connection is down, and what comes next may be another life."""
+        return self._doubt is Doubt.DISCONNECTED
 
     @property
     def kept(self) -> tuple[int, int]:
@@ -310,7 +315,9 @@ class ReplayRules:
             out.append(Dropped("duplicate", seq))
             return
         out.append(Dropped("unproven", seq))
-        if payload is not None:
+        # Far below the position it is of no use: a replay has been there, or it is of an older life. To ask about it would bring
+        # the position still further ahead of a live socket that is far behind.
+        if payload is not None and seq + REMEMBERED >= self._order.position:
             opened = self.asking.open
             self._proof.add(seq, payload, None if opened is None else opened.candidate)
             self._want(now_ns, out)

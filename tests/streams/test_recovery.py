@@ -244,6 +244,35 @@ def test_no_more_is_kept_for_proof_than_may_be_held_and_then_the_rest_stays_in_t
     assert not play.receiver.is_sated
 
 
+def test_a_live_socket_far_behind_the_answers_is_read_until_it_is_level_and_not_asked_about() -> None:
+    """Each further answer would bring the stream still further ahead of it."""
+    play = Play()
+    play.live(0)
+    play.up()
+    play.replay(0, life=1)
+    lines = play.replay(*range(500, 900), life=1, end=True)
+    assert "lost 0-500 evicted before first" in lines
+    assert [f"drop {seq} unproven" for seq in range(100, 836)] == play.live(*range(100, 836), life=1)
+    assert not play.receiver.is_asking
+    assert ["drop 836 duplicate", *(f"drop {seq} duplicate" for seq in range(837, 900))] == play.live(
+        *range(836, 900), life=1
+    )
+    assert ["deliver 900 of life 1"] == play.live(900, life=1)
+
+
+def test_a_further_restart_is_found_although_its_numbers_are_far_below() -> None:
+    """By the probe of a stream that brings nothing."""
+    play = Play()
+    play.live(0)
+    play.up()
+    play.replay(0, life=1)
+    play.replay(*range(500), life=1, end=True)
+    play.live(*range(5), life=2)
+    while not play.receiver.is_asking:
+        play.wait(1000)
+    assert "epoch after 500 changed" in play.replay(499, life=2)
+
+
 @pytest.mark.parametrize("answer", [[], [5]])
 def test_end_mark_or_later_number_in_place_of_the_witness_is_a_restart(answer: list[int]) -> None:
     """The new life has fewer batches, or no longer has that one."""
